@@ -1,0 +1,59 @@
+-- Installs into a folder of its own and uses what is there, as another project would.
+local lfs = require "lfs"
+
+local here = lfs.currentdir()
+local prefix = here .. "/build/install"
+
+-- Without the settings of a `make test` around it, nor what it told Lua about this checkout.
+local CLEAN = "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u LUA_PATH -u LUA_CPATH "
+
+local function run(command)
+  local pipe <close> = assert(io.popen("{ " .. command .. "; } 2>&1"))
+  local output = pipe:read "a"
+  local ok, how, code = pipe:close()
+  assert(ok, ("%s: %s %d\n%s"):format(command, how, code, output))
+  return output
+end
+
+local function make(arguments)
+  return run(CLEAN .. "make -s " .. arguments)
+end
+
+local function files(folder)
+  return run(("cd '%s' && find . -not -type d | sort"):format(folder))
+end
+
+describe("make install", function()
+  setup(function()
+    run(("rm -rf '%s'"):format(prefix))
+    make(("install PREFIX='%s'"):format(prefix))
+  end)
+
+  it("puts a module in place that needs nothing from the checkout", function()
+    local script = [[
+      package.path, package.cpath = arg[1] .. "/share/lua/5.4/?.lua;" .. arg[1] .. "/share/lua/5.4/?/init.lua",
+        arg[1] .. "/lib/lua/5.4/?.so"
+      print(type(require "clalloc"))]]
+    local file <close> = assert(io.open(prefix .. "/require.lua", "w"))
+    assert(file:write(script)):flush()
+    assert.equal("table\n", run(("cd / && %s lua5.4 '%s/require.lua' '%s'"):format(CLEAN, prefix, prefix)))
+  end)
+
+  it("lets a C program build with pkg-config and run", function()
+    run(("mkdir -p '%s/c'"):format(prefix))
+    make(("-C examples/c OUT='%s/c' PKG_CONFIG_PATH='%s/lib/pkgconfig'"):format(prefix, prefix))
+    for name in lfs.dir "examples/c" do
+      local program = name:match "^(.*)%.c$"
+      if program then run(("LD_LIBRARY_PATH='%s/lib' '%s/c/%s'"):format(prefix, prefix, program)) end
+    end
+  end)
+
+  it("is undone by make uninstall, under DESTDIR too", function()
+    local root = here .. "/build/staged"
+    run(("rm -rf '%s'"):format(root))
+    make(("install DESTDIR='%s' PREFIX=/opt/it"):format(root))
+    assert.matches("./opt/it/include/clalloc.h", files(root), 1, true)
+    make(("uninstall DESTDIR='%s' PREFIX=/opt/it"):format(root))
+    assert.equal("", files(root))
+  end)
+end)

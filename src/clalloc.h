@@ -1,0 +1,278 @@
+/* clalloc: a caching device allocator for OpenCL.
+ *
+ * This header is the manual of the C core, in the order create, use, inspect, debug.
+ *
+ * - A device address is a `void *` that stands for OpenCL memory. Adding an offset gives an address
+ *   inside the same allocation; reading through it on the host faults at once. Only pools made with
+ *   CLA_POOL_SVM give addresses that the host may dereference (after mapping, as OpenCL says).
+ * - Sizes and offsets are bytes. Zero bytes is a valid allocation with an address of its own.
+ * - Functions return CLA_OK or a negative cla_status and leave a message in cla_last_error(), which
+ *   belongs to the calling thread. A call that fails changes nothing.
+ * - Every function may be called from any thread. In a forked child every function returns
+ *   CLA_E_FORKED: the driver's threads and mappings stay with the parent.
+ * - Out-pointers are written only on success. */
+#ifndef CLALLOC_H
+#define CLALLOC_H
+
+#ifndef CL_TARGET_OPENCL_VERSION
+#define CL_TARGET_OPENCL_VERSION 300
+#endif
+#include <CL/cl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CLA_API __attribute__((visibility("default")))
+
+typedef enum cla_status {
+  CLA_OK = 0,
+  CLA_E_INVALID = -1,   /* an argument is out of range; the message names it */
+  CLA_E_FOREIGN = -2,   /* the address was never issued by this library */
+  CLA_E_FREED = -3,     /* the address or handle was issued and has been freed */
+  CLA_E_BOUNDS = -4,    /* offset and length reach outside the allocation */
+  CLA_E_NOMEM = -5,     /* the device or the host has no memory left */
+  CLA_E_LIMIT = -6,     /* the pool's byte limit is reached */
+  CLA_E_TOO_LARGE = -7, /* more than the device gives in one allocation */
+  CLA_E_NO_DEVICE = -8, /* no OpenCL device, or none that the selector names */
+  CLA_E_DRIVER = -9,    /* an OpenCL call failed; the message has its name and code */
+  CLA_E_CLOSED = -10,   /* the object has been closed */
+  CLA_E_FORKED = -11,   /* called in a forked child */
+  CLA_E_BUSY = -12,     /* would wait for a gate that only this thread can open */
+  CLA_E_UNSUPPORTED = -13 /* the device has no such capability */
+} cla_status;
+
+typedef struct cla_device cla_device; /* an OpenCL device with its context, default stream and default pool */
+typedef struct cla_stream cla_stream; /* an in-order queue and its timeline */
+typedef struct cla_pool cla_pool;     /* a caching allocator over one device */
+typedef struct cla_gate cla_gate;     /* an event that the host opens: holds streams still in tests */
+
+/* ---- Create ---------------------------------------------------------------------------------- */
+
+/* Devices of all platforms, in the ICD loader's order; platforms that are empty or broken are skipped. */
+CLA_API cla_status cla_device_count(size_t *out);
+
+/* Selector: an index ("0"), a type ("gpu", "cpu", "accelerator"), or a part of the device's or platform's
+ * name, ignoring case. NULL: $CLALLOC_DEVICE when set, else the first GPU, else the first CPU, else the
+ * first. The same device is one object for all callers; each open is matched by a release. */
+CLA_API cla_status cla_device_open(const char *selector, cla_device **out);
+CLA_API cla_status cla_device_open_index(size_t index, cla_device **out);
+CLA_API void cla_device_retain(cla_device *);
+CLA_API void cla_device_release(cla_device *);
+
+/* A device with a capacity and no memory, for sizes and races no real machine has. */
+typedef struct cla_simulation {
+  uint64_t capacity;     /* bytes */
+  uint64_t max_alloc;    /* most bytes in one buffer; 0: the capacity */
+  uint32_t align_bytes;  /* sub-buffer alignment; 0: 512 */
+  bool lazy;             /* buffers take memory at first use, as NVIDIA's driver does */
+  bool manual;           /* commands complete by cla_simulate_complete, or when something waits for them */
+  bool accepts_oversize; /* the driver itself does not check max_alloc */
+  uint64_t refuse_above; /* creation fails above this size, although max_alloc allows it; 0: never */
+} cla_simulation;
+CLA_API cla_status cla_simulate(const cla_simulation *, cla_device **out);
+CLA_API cla_status cla_simulate_complete(cla_stream *, uint64_t ncommands, uint64_t *completed);
+
+CLA_API cla_status cla_stream_create(cla_device *, cla_stream **out);
+/* An in-order queue of yours, of this device's context (cla_device_context); it is retained. After your own
+ * enqueues call cla_stream_submitted, so that the timeline knows of them. */
+CLA_API cla_status cla_stream_wrap(cla_device *, cl_command_queue, cla_stream **out);
+CLA_API cla_status cla_stream_submitted(cla_stream *);
+CLA_API void cla_stream_retain(cla_stream *);
+/* Pools keep what they need of a released stream until its commands are complete. */
+CLA_API void cla_stream_release(cla_stream *);
+
+/* A policy's parameters; bytes unless said otherwise. cla_policy_caching() and cla_policy_direct() fill in the
+ * defaults, whose reasons stand in src/pool/policy.c. */
+typedef struct cla_policy {
+  const char *name;     /* shown in messages and statistics; not copied */
+  size_t align;         /* block sizes and offsets are multiples of it, and of the device's own alignment */
+  size_t grain;         /* segments are multiples of it */
+  size_t growth_min;    /* a new segment is sized for at least this much ... */
+  size_t growth_max;    /* ... and at most this much, from half of what is reserved */
+  size_t growth_share;  /* 1/share of the reserved bytes, when that is more, up to growth_cap */
+  size_t growth_cap;    /* the cap of growth_share */
+  size_t max_split;     /* blocks above it are neither split nor handed to smaller requests; 0: no limit */
+  bool caches;          /* false: every allocation is its own segment, given back when freed */
+  bool keeps_peak;      /* give wholly free segments back before reserving more than ever before */
+} cla_policy;
+CLA_API cla_policy cla_policy_caching(void);
+CLA_API cla_policy cla_policy_direct(void);
+
+enum {
+  CLA_POOL_SVM = 1,      /* shared virtual memory: addresses are what kernels see */
+  CLA_POOL_NO_COMMIT = 2 /* do not ask the driver to back a segment when it is made */
+};
+typedef struct cla_pool_options {
+  cla_policy policy;
+  size_t limit;   /* most reserved bytes; 0: 7/8 of the device's memory */
+  unsigned flags; /* CLA_POOL_... */
+} cla_pool_options;
+CLA_API cla_status cla_pool_create(cla_device *, const cla_policy *, cla_pool **out); /* NULL: cla_policy_caching() */
+CLA_API cla_status cla_pool_create_with(cla_device *, const cla_pool_options *, cla_pool **out);
+CLA_API void cla_pool_retain(cla_pool *);
+/* The last release closes the pool: its allocations are freed, the driver gets the memory when queued commands
+ * are done with it. */
+CLA_API void cla_pool_release(cla_pool *);
+CLA_API void cla_pool_close(cla_pool *); /* now, whoever else holds the pool; they see CLA_E_CLOSED */
+
+CLA_API cla_stream *cla_device_stream(cla_device *); /* the default stream; borrowed */
+CLA_API cla_status cla_device_pool(cla_device *, cla_pool **out); /* the default pool, made on first use; borrowed */
+
+/* ---- Use ------------------------------------------------------------------------------------- */
+
+/* NULL pool: the default pool of the stream's device, or of the current device. NULL stream: the current
+ * stream when it is on the pool's device, else the default one. The memory belongs to that stream: freed, it is reused there at
+ * once, elsewhere when the stream's commands are done. */
+CLA_API cla_status cla_alloc(cla_pool *, size_t nbytes, cla_stream *, void **address);
+/* Exactly an address that cla_alloc gave; NULL is refused as any foreign address is. */
+CLA_API cla_status cla_free(void *address);
+CLA_API void cla_deleter(void *address); /* the same in the shape frameworks ask for; NULL is ignored */
+
+/* What an address stands for. */
+typedef struct cla_buffer {
+  cl_mem mem;          /* the block's segment; NULL only when a pool has none */
+  size_t offset;       /* of the address in mem */
+  size_t nbytes;       /* from the address to the end of what was requested */
+  size_t requested;    /* bytes asked for */
+  size_t size;         /* bytes set aside */
+  void *address;       /* start of the allocation */
+  cla_device *device;  /* borrowed */
+  cla_pool *pool;      /* borrowed */
+  cla_stream *stream;  /* owner; borrowed */
+  uint64_t generation; /* never the same for two allocations of one process */
+} cla_buffer;
+/* Any address in [start, start + requested), and the start of an empty allocation. */
+CLA_API cla_status cla_resolve(const void *address, cla_buffer *out);
+CLA_API bool cla_owns(const void *address);
+CLA_API bool cla_buffer_valid(const cla_buffer *); /* false for ever once freed, also when the address lives again */
+
+/* Marks use on a stream the library does not see: the memory is not reused before the stream's present commands are done. */
+CLA_API cla_status cla_record(const void *address, cla_stream *);
+/* A cl_mem for one allocation and the offset of the address in it, for clSetKernelArg. An aligned interior address gives a
+ * sub-buffer that begins there, offset 0. Valid until the allocation is freed; retain it to keep it longer. */
+CLA_API cla_status cla_buffer_mem(const void *address, cl_mem *out, size_t *offset);
+
+/* Copies real bytes; either side may be a device address or plain host memory. Ranges of one allocation must not overlap.
+ * The default stream of the device side, or the current one, when NULL. With `out`, asynchronous: host memory must stay until
+ * the event is complete. Without, the copy is done on return. Between devices the bytes pass through host memory. */
+CLA_API cla_status cla_copy(void *dst, const void *src, size_t nbytes, cla_stream *, cl_event *out);
+/* Fills with a pattern of 1, 2, 4, 8 or 16 bytes; nbytes and the address's offset are multiples of it. */
+CLA_API cla_status cla_fill(void *dst, const void *pattern, size_t pattern_size, size_t nbytes, cla_stream *, cl_event *out);
+
+enum { CLA_MAP_READ = 1, CLA_MAP_WRITE = 2, CLA_MAP_DISCARD = 4 };
+/* Waits for the stream's earlier commands. While mapped, a freed allocation is kept; it goes back at the last unmap. */
+CLA_API cla_status cla_map(void *address, size_t nbytes, unsigned flags, void **host);
+CLA_API cla_status cla_unmap(void *address); /* the address given to cla_map; the latest map of it */
+
+CLA_API cla_status cla_stream_finish(cla_stream *);
+CLA_API cla_status cla_stream_query(cla_stream *, bool *idle);
+CLA_API cla_status cla_stream_wait_event(cla_stream *, cl_event); /* later commands wait for it */
+CLA_API cla_status cla_stream_wait_gate(cla_stream *, cla_gate *);
+
+CLA_API cla_status cla_gate_create(cla_device *, cla_gate **out);
+CLA_API cla_status cla_gate_open(cla_gate *);  /* idempotent */
+CLA_API void cla_gate_release(cla_gate *); /* opens it first */
+/* Says that only the calling thread will open the gate: a wait on this thread that could never end is CLA_E_BUSY. */
+CLA_API void cla_gate_set_exclusive(cla_gate *, bool);
+
+/* The device (and stream; NULL: its default) that NULL arguments mean on this thread, until left. Guards nest. */
+typedef struct cla_guard {
+  cla_device *device;
+  cla_stream *stream;
+  bool active;
+} cla_guard;
+CLA_API cla_status cla_guard_enter(cla_device *, cla_stream *, cla_guard *saved);
+CLA_API void cla_guard_leave(const cla_guard *saved);
+CLA_API cla_status cla_current(cla_device **device, cla_stream **stream); /* borrowed */
+
+/* ---- Inspect --------------------------------------------------------------------------------- */
+
+typedef struct cla_device_info {
+  char name[256], platform[128], vendor[128], version[128], driver_version[128];
+  cl_device_type type;
+  uint64_t global_mem, max_alloc; /* bytes */
+  size_t align_bytes;             /* sub-buffer alignment; OpenCL reports bits */
+  size_t max_group;               /* work-items in a group */
+  size_t local_mem;               /* bytes */
+  unsigned compute_units;
+  bool has_fp64, has_svm, simulated;
+  size_t index; /* in the list of devices; SIZE_MAX when simulated */
+} cla_device_info;
+CLA_API const cla_device_info *cla_device_get_info(const cla_device *);
+CLA_API cl_device_id cla_device_id(const cla_device *);
+CLA_API cl_context cla_device_context(const cla_device *);
+CLA_API cl_command_queue cla_stream_queue(const cla_stream *);
+CLA_API cla_device *cla_stream_device(const cla_stream *); /* borrowed */
+
+typedef struct cla_stream_stats {
+  uint64_t submitted, completed; /* commands: completed <= submitted */
+  size_t markers;                /* marker events waiting */
+} cla_stream_stats;
+CLA_API void cla_stream_get_stats(cla_stream *, cla_stream_stats *out);
+
+/* reserved_bytes == active_bytes + cached_bytes + held_bytes; requested_bytes <= active_bytes. */
+typedef struct cla_stats {
+  uint64_t active_bytes;    /* set aside for live allocations */
+  uint64_t requested_bytes; /* asked for by live allocations */
+  uint64_t reserved_bytes;  /* got from the driver */
+  uint64_t cached_bytes;    /* free in the pool */
+  uint64_t held_bytes;      /* freed, waiting for other streams or for an unmap */
+  uint64_t active_blocks, cached_blocks, held_blocks, segments;
+  uint64_t allocs, frees;   /* successful ones since the pool was made */
+  uint64_t driver_allocs, driver_frees; /* segments made and given back */
+  uint64_t retries;         /* allocations that needed an out-of-memory step and then succeeded */
+  uint64_t ooms;            /* allocations that failed for want of memory */
+  uint64_t largest_free;    /* bytes of the largest free block */
+  uint64_t peak_active_bytes, peak_requested_bytes, peak_reserved_bytes, peak_cached_bytes, peak_held_bytes;
+  uint64_t limit;
+} cla_stats;
+CLA_API cla_status cla_pool_stats(cla_pool *, cla_stats *out);
+CLA_API cla_status cla_pool_reset_peaks(cla_pool *);
+CLA_API cla_status cla_pool_set_limit(cla_pool *, size_t limit); /* 0: the default; not below what is reserved after a trim */
+/* Gives wholly free segments back, after waiting for the commands that still use them; streams held by a gate
+ * of this thread are left alone. `freed`: bytes given back; may be NULL. */
+CLA_API cla_status cla_pool_trim(cla_pool *, size_t *freed);
+CLA_API cla_device *cla_pool_device(const cla_pool *); /* borrowed */
+CLA_API const cla_policy *cla_pool_policy(const cla_pool *);
+
+typedef enum cla_block_state {
+  CLA_BLOCK_ACTIVE, /* allocated */
+  CLA_BLOCK_FREE,   /* in its stream's bins */
+  CLA_BLOCK_HELD    /* freed, in use on other streams or mapped */
+} cla_block_state;
+typedef struct cla_block_info {
+  uint64_t segment; /* number of the segment, from 0 */
+  void *address;
+  size_t offset, size, requested;
+  cla_block_state state;
+  uint64_t stream;     /* the owner's id; 0: nobody's */
+  size_t segment_size; /* bytes */
+} cla_block_info;
+/* Calls the visitor for every block, segment by segment in address order, on a copy taken at one moment. A
+ * visitor that returns false ends the walk. */
+CLA_API cla_status cla_pool_snapshot(cla_pool *, bool (*visit)(const cla_block_info *, void *arg), void *arg);
+
+/* The last failure on this thread, or "" when there was none. */
+CLA_API const char *cla_last_error(void);
+CLA_API const char *cla_status_name(cla_status); /* "NOMEM" */
+
+/* ---- Debug ------------------------------------------------------------------------------------ */
+
+/* Recounts everything from the blocks; CLA_OK, or CLA_E_INVALID with the first contradiction. */
+CLA_API cla_status cla_pool_check(cla_pool *);
+
+/* Driver calls by name, in the form clCreateBuffer -> "create_buffer"; "" or NULL: of all kinds. */
+CLA_API uint64_t cla_debug_calls(const char *name);
+CLA_API int64_t cla_debug_live(const char *kind); /* "buffer", "event", "queue", ...; NULL: all */
+/* Makes the n-th such call from now fail with an OpenCL code (0: a likely one); NULL: of any kind. n 0 disarms. */
+CLA_API cla_status cla_debug_fail(const char *name, uint64_t n, int code);
+CLA_API bool cla_debug_armed(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,78 @@
+/* The decisions of the device allocator, and the numbers behind them.
+ *
+ * `caching`, simulated on 35 recorded training and inference runs, reserves 1.034 times the live peak where the rules
+ * of PyTorch's allocator (two pools, 2 MiB and 20 MiB segments) take 1.104. Three things make the difference:
+ * blocks are always split and merged; a segment is a whole number of requests of the size that asked for it, as many as
+ * are live, so that it leaves no tail; and before more is reserved than ever before, wholly free segments go
+ * back, so that memory cut for one phase of a program is not kept beside the memory of the next. Leaving out the third
+ * costs 0.036, the second 0.018. A pool of its own for small requests makes it worse (1.047). */
+#include "pool/pool.h"
+
+static const size_t KIB = 1024, MIB = 1024 * 1024;
+
+cla_policy cla_policy_caching(void) {
+  return (cla_policy){
+      .name = "caching",
+      .align = 512,             /* what drivers align buffers to; 128 saves less than 0.001 of the peak */
+      .grain = 2 * MIB,         /* finer grains cost driver calls, coarser ones memory */
+      .growth_min = 2 * MIB,    /* half of what is reserved, between these two: few calls while a program warms up, */
+      .growth_max = 64 * MIB,   /* and at most this much too much when it stops growing */
+      .growth_share = 48,       /* 2 % of what is reserved, when that is more: calls stay few on large devices */
+      .growth_cap = 512 * MIB,
+      .max_split = 0,           /* splitting everything is best where segments can go back; see the option's test */
+      .caches = true,
+      .keeps_peak = true,
+  };
+}
+
+cla_policy cla_policy_direct(void) {
+  return (cla_policy){.name = "direct", .align = 512, .grain = 512, .growth_min = 0, .growth_share = 1 << 30};
+}
+
+static size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+static size_t round_down(size_t n, size_t multiple) { return n / multiple * multiple; }
+
+cla_status cla__policy_round(const cla_pool *p, size_t nbytes, size_t *out) {
+  uint64_t most = p->device->info.max_alloc;
+  if (nbytes > most)
+    return cla__error(CLA_E_TOO_LARGE, "%zu bytes asked, but %s gives at most %llu in one allocation", nbytes,
+                      p->device->info.name, (unsigned long long)most);
+  if (nbytes > SIZE_MAX - p->align) return cla__error(CLA_E_TOO_LARGE, "%zu bytes asked: more than can be addressed", nbytes);
+  *out = nbytes ? (nbytes + p->align - 1) & ~(p->align - 1) : p->align;
+  return CLA_OK;
+}
+
+void cla__policy_grow(const cla_pool *p, size_t size, size_t *need, size_t *want) {
+  const cla_policy *policy = &p->policy;
+  /* A segment may end `align` beyond max_alloc on paper (its buffer does not), never further. */
+  size_t most = (size_t)p->device->info.max_alloc;
+  if (most > SIZE_MAX / 4) most = SIZE_MAX / 4;
+  most = (most + p->align - 1) & ~(p->align - 1);
+  *need = round_up(size, policy->grain);
+  if (*need > most) *need = size;
+  *want = *need;
+  size_t reserved = (size_t)p->stats.reserved_bytes, growth = reserved / 2, share = reserved / policy->growth_share;
+  if (growth > policy->growth_max) growth = policy->growth_max;
+  if (growth < policy->growth_min) growth = policy->growth_min;
+  if (share > policy->growth_cap) share = policy->growth_cap;
+  if (share > growth) growth = share;
+  if (growth <= *need) return;
+  size_t fit = growth / size, live = (size_t)p->live_of_class[cla__class_of(size >> p->align_log2)] + 2;
+  size_t together = round_up((fit < live ? fit : live) * size, policy->grain);
+  if (together > most) together = round_down(most, policy->grain);
+  if (together > *need) *want = together;
+}
+
+bool cla__policy_may_split(const cla_pool *p, const cla_block *b, size_t size) {
+  if (!p->policy.caches || b->size == size) return false;
+  return !p->policy.max_split || b->size <= p->policy.max_split;
+}
+
+/* With a split limit, a block above it goes only to requests that would nearly fill it: PyTorch's rule (20 MiB of excess),
+ * so that it can be had whole again or given back (pytorch#35901). */
+size_t cla__policy_largest_for(const cla_pool *p, size_t size) {
+  size_t limit = p->policy.max_split;
+  if (!limit) return SIZE_MAX;
+  if (size <= limit) return limit;
+  return size > SIZE_MAX - 20480 * KIB ? SIZE_MAX : size + 20480 * KIB;
+}

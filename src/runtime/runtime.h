@@ -1,0 +1,173 @@
+/* What the allocators stand on: errors, the address map, devices, streams as timelines, gates.
+ *
+ * Lock order: a pool's lock, then a stream's lock, then the address map's or a device's; no lock is
+ * held while a driver is called, nor while code of a user runs. */
+#ifndef CLA_RUNTIME_H
+#define CLA_RUNTIME_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "clalloc.h"
+#include "driver/driver.h"
+
+/* ---- error.c ---------------------------------------------------------------------------------- */
+
+/* Leaves the message for cla_last_error() and returns the status. */
+cla_status cla__error(cla_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* "create_buffer failed: CL_OUT_OF_RESOURCES (-5)"; the status tells a lack of memory from other failures. */
+cla_status cla__driver_error(cla_call call, cl_int code);
+const char *cla__cl_name(cl_int code); /* "CL_OUT_OF_RESOURCES" */
+bool cla__is_out_of_memory(cl_int code);
+
+/* A failure that was mended leaves no trace: keep the message before trying, put it back afterwards. */
+typedef struct cla_error_memo {
+  char text[1024];
+} cla_error_memo;
+void cla__error_keep(cla_error_memo *memo);
+void cla__error_restore(const cla_error_memo *memo);
+
+/* CLA_OK, or CLA_E_FORKED with its message: the first line of every public function. */
+cla_status cla__alive(void);
+
+/* ---- address_map.c ---------------------------------------------------------------------------- */
+
+/* A range of addresses and what it belongs to. Ranges are type-stable: a struct that was once in the map stays
+ * a cla_range of the same owner for ever, so that a lookup may race with its removal; whoever found it takes the
+ * owner's lock and asks cla__range_holds again. */
+typedef struct cla_range {
+  uintptr_t base;       /* 0: not in the map */
+  size_t span;          /* addresses covered */
+  void *owner;          /* the pool; never changes */
+  bool is_host_memory;  /* SVM or pinned: not cut from the reservation */
+} cla_range;
+
+cla_status cla__map_reserve(cla_range *r, size_t span); /* chooses base; base is a multiple of 64 KiB */
+cla_status cla__map_insert(cla_range *r, void *base, size_t span); /* memory that has an address already */
+void cla__map_remove(cla_range *r);
+cla_range *cla__map_find(const void *address); /* NULL: nobody's */
+bool cla__map_was_issued(const void *address); /* in the part of the reservation handed out so far */
+
+static inline bool cla__range_holds(const cla_range *r, const void *address) {
+  return r->base != 0 && (uintptr_t)address - r->base < r->span;
+}
+
+/* ---- device.c --------------------------------------------------------------------------------- */
+
+struct cla_device {
+  atomic_int refs;
+  const cla_driver *driver;
+  cl_platform_id platform;
+  cl_device_id id;
+  cl_context context;
+  cla_device_info info;
+  cla_stream *stream;  /* the default stream; its reference to the device is not counted */
+  cla_stream *service; /* the library's own queue: backing of segments, maps; likewise */
+  pthread_mutex_t lock;
+  cla_pool *pool;                  /* the default pool, or NULL; guarded by lock; likewise not counted */
+  void (*pool_closer)(cla_pool *); /* how to let go of it: pools live above this layer */
+};
+
+/* cla_current, but for device d's sake when it is not NULL: a guard counts only if it is d's, else d's default stream. */
+cla_status cla__current_for(cla_device *d, cla_device **device, cla_stream **stream);
+
+/* ---- stream.c --------------------------------------------------------------------------------- */
+
+enum {
+  CLA_MAX_MARKERS = 64 /* markers outstanding a stream: later ones wait, so events stay bounded behind a stuck queue */
+};
+
+/* marker[i].number ascends; every command numbered at most marker[i].number is complete when its event is. */
+typedef struct cla_marker {
+  uint64_t number;
+  cl_event event;
+} cla_marker;
+
+/* Work for the moment when a number is complete. Runs without locks, on the thread that noticed. */
+typedef struct cla_deferred {
+  struct cla_deferred *next;
+  uint64_t number;
+  void (*run)(void *arg);
+  void *arg;
+} cla_deferred;
+
+typedef struct cla_gate_wait {
+  cla_gate *gate;  /* retained */
+  uint64_t number; /* the first command held by it */
+} cla_gate_wait;
+
+/* completed <= submitted. A command is in the queue before its number is given out, so a marker enqueued after
+ * reading `submitted` covers that number, whatever other threads do. */
+struct cla_stream {
+  atomic_int refs;      /* all holders, pools included */
+  atomic_int user_refs; /* handles outside the library; 0: closed, pools let go when its commands are done */
+  cla_device *device;   /* retained, but for the device's own two streams */
+  cl_command_queue queue;
+  uint64_t id;          /* 1 is the first stream of a device; never reused */
+  size_t slot;          /* small index for tables; reused after the last reference is gone */
+  bool is_own;          /* one of the device's own two */
+  atomic_uint_fast64_t submitted, completed;
+  atomic_uint_fast64_t wanted; /* a number somebody waits for: the next command is preceded by a marker */
+  atomic_size_t deferred_count;
+  pthread_mutex_t lock; /* guards the rest */
+  cla_marker markers[CLA_MAX_MARKERS];
+  size_t first_marker, marker_count;
+  bool is_marking; /* a thread is enqueuing a marker */
+  cla_deferred *deferred;
+  cla_gate_wait *gates;
+  size_t gate_count, gate_capacity;
+};
+
+/* Around every enqueue of the library's: before() places the marker that somebody wants, after() gives the number. */
+void cla__stream_before(cla_stream *s);
+uint64_t cla__stream_after(cla_stream *s);
+
+static inline uint64_t cla__stream_submitted(cla_stream *s) {
+  return atomic_load_explicit(&s->submitted, memory_order_acquire);
+}
+/* Known complete; asks nobody. */
+static inline bool cla__stream_done(cla_stream *s, uint64_t number) {
+  return number <= atomic_load_explicit(&s->completed, memory_order_acquire);
+}
+/* Asks that `number` be found out: marks it wanted, so that the marker comes before the next command. */
+static inline void cla__stream_want(cla_stream *s, uint64_t number) {
+  if (number > atomic_load_explicit(&s->wanted, memory_order_relaxed))
+    atomic_store_explicit(&s->wanted, number, memory_order_relaxed);
+}
+/* Asks the driver about the oldest markers, placing one for `number` if none covers it; one status query a marker
+ * that is complete, plus one. Returns whether `number` is complete. 0 asks for no new marker. */
+bool cla__stream_poll(cla_stream *s, uint64_t number);
+void cla__stream_reached(cla_stream *s, uint64_t number); /* something else showed that it is complete */
+/* Waits until `number` is complete. CLA_E_BUSY when a gate of this thread's holds it. */
+cla_status cla__stream_wait(cla_stream *s, uint64_t number);
+/* Makes later commands of `s` wait for `number` of `other`; same device. */
+cla_status cla__stream_order_after(cla_stream *s, cla_stream *other, uint64_t number);
+/* Runs `run(arg)` when `number` is complete, at the latest when the stream ends. */
+cla_status cla__stream_defer(cla_stream *s, uint64_t number, void (*run)(void *), void *arg);
+bool cla__stream_would_hang(cla_stream *s, uint64_t number); /* behind a gate that only this thread opens */
+/* Notes that the next command of `s` waits for what `other` has up to `number`: gates are inherited. */
+void cla__stream_inherit_gates(cla_stream *s, cla_stream *other, uint64_t number);
+void cla__stream_note_gate(cla_stream *s, cla_gate *gate);
+cla_status cla__stream_create(cla_device *d, bool is_own, cla_stream **out);
+void cla__stream_hold(cla_stream *s);  /* a pool's reference */
+void cla__stream_unhold(cla_stream *s);
+static inline bool cla__stream_closed(cla_stream *s) {
+  return atomic_load_explicit(&s->user_refs, memory_order_acquire) == 0;
+}
+void cla__stream_end_own(cla_stream *s); /* the device's own stream, when the device ends */
+
+/* ---- gate.c ----------------------------------------------------------------------------------- */
+
+struct cla_gate {
+  atomic_int refs;     /* the user's handle and the streams that noted it */
+  cla_device *device;  /* retained by the handle, not by the notes: valid while not open */
+  cl_event event;      /* likewise */
+  atomic_bool is_open;
+  atomic_bool is_exclusive; /* only `thread` opens it */
+  pthread_t thread;         /* that made it */
+};
+void cla__gate_hold(cla_gate *g);
+void cla__gate_unhold(cla_gate *g);
+
+#endif
