@@ -1,4 +1,4 @@
-/* The simulated device under several threads: for the thread sanitizer as much as for the checks. */
+/* The simulated device under several threads: for the thread sanitizer as much as the checks. */
 #include "sim_world.h"
 
 #include <pthread.h>

@@ -12,6 +12,7 @@
 #define CLA_DRIVER_H
 
 #include <CL/cl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -115,7 +116,10 @@ void cla__fail(int call, uint64_t n, cl_int code);
 bool cla__fail_armed(void); /* still waiting: the script made fewer than n such calls */
 
 void cla__forbid_driver(void); /* after fork, in the child: every call below fails from now on */
-bool cla__driver_forbidden(void);
+extern atomic_bool cla__forbidden;
+static inline bool cla__driver_forbidden(void) {
+  return atomic_load_explicit(&cla__forbidden, memory_order_relaxed);
+}
 
 /* The calls, in the order of the table; same arguments and results as OpenCL's, after the driver.
  * svm_free and the releases do nothing in a forked child. Creators return NULL and set *err. */
@@ -203,7 +207,7 @@ cl_int cla__get_kernel_group_info(const cla_driver *d, cl_kernel k, cl_device_id
 cl_int cla__set_kernel_arg(const cla_driver *d, cl_kernel k, cl_uint index, size_t size,
                            const void *value);
 
-/* ---- The simulated device (simulated.c) ----------------------------------------------------- */
+/* ---- The simulated device (simulated.c, sim_*.c) --------------------------------------------- */
 
 /* It keeps account of device memory and of the order of commands; kernels compute nothing and reads
  * find zeros. Buffers over host memory (pinned) take none of the capacity. */

@@ -24,7 +24,7 @@ static const char *const live_names[CLA_LIVE_COUNT] = {
 
 static _Atomic uint64_t calls[CLA_CALL_COUNT];
 static _Atomic int64_t live[CLA_LIVE_COUNT];
-static atomic_bool forbidden;
+atomic_bool cla__forbidden;
 
 /* The armed fault. `armed` may be read without the lock; the rest only under it. */
 static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -81,9 +81,8 @@ void cla__fail(int call, uint64_t n, cl_int code) {
 
 bool cla__fail_armed(void) { return atomic_load_explicit(&armed, memory_order_relaxed); }
 
-void cla__forbid_driver(void) { atomic_store_explicit(&forbidden, true, memory_order_relaxed); }
+void cla__forbid_driver(void) { atomic_store_explicit(&cla__forbidden, true, memory_order_relaxed); }
 
-bool cla__driver_forbidden(void) { return atomic_load_explicit(&forbidden, memory_order_relaxed); }
 
 /* ---- The common path ------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 /* A platform older than 2.0 has no entry for the newer call in its dispatch table. */
 static bool platform_before_2(cl_device_id dev) {
   cl_platform_id platform = NULL;
-  char version[128] = "";
+  char version[1024] = ""; /* PoCL lists its whole build in it */
   if (clGetDeviceInfo(dev, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL) != CL_SUCCESS ||
       clGetPlatformInfo(platform, CL_PLATFORM_VERSION, sizeof version - 1, version, NULL) !=
           CL_SUCCESS)

@@ -25,10 +25,7 @@ static cla_block *take(cla_pool *p, cla_owner *o, cla_block *b, size_t size) {
   b->state = CLA_ACTIVE; /* in no list, and not live yet: generation is 0 */
   if (cla__policy_may_split(p, b, size)) {
     cla_block *rest = cla__block_split(p, b, size);
-    if (rest) {
-      p->stats.cached_blocks++;
-      cla__owner_bin(from, rest);
-    }
+    if (rest) cla__owner_bin(from, rest);
   }
   if (from != o) cla__block_give(b, o);
   return b;
@@ -93,9 +90,9 @@ static void give_back(cla_pool *p, bool (*enough)(const cla_pool *, size_t), siz
   cla__pool_flush(p);
   for (cla_segment *g; !enough(p, need) && (g = cla__segment_releasable(p)) != NULL;) cla__segment_unlink(p, g, &chain);
   if (!chain) return;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   cla__segments_release(p, chain);
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
 }
 
 static bool below_peak(const cla_pool *p, size_t need) {
@@ -160,10 +157,10 @@ static bool adopt_waiting(attempt *a, cla_block **out) {
     b = take(p, a->owner, b, a->size);
     cla__stream_hold(theirs);
     other->nrefs++;
-    pthread_mutex_unlock(&p->lock);
+    cla__unlock(&p->lock);
     cla_status status = cla__stream_order_after(ours, theirs, number);
     cla__stream_unhold(theirs);
-    pthread_mutex_lock(&p->lock);
+    cla__lock(&p->lock);
     other->nrefs--;
     if (p->is_closed) return false; /* the block went with its pool */
     if (!status) {
@@ -179,10 +176,10 @@ static bool adopt_waiting(attempt *a, cla_block **out) {
 
 static bool ask_reclaim(attempt *a, cla_stage stage) {
   if (!a->reclaim) return false;
-  pthread_mutex_unlock(&a->pool->lock);
+  cla__unlock(&a->pool->lock);
   bool any = a->reclaim(a->arg, stage, a->nbytes);
   if (any) cla__pool_poll(a->pool);
-  pthread_mutex_lock(&a->pool->lock);
+  cla__lock(&a->pool->lock);
   return any;
 }
 
@@ -211,9 +208,9 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
   }
   if (!memory_is_short(status)) return status;
   a->tried |= 1u << WAIT_HELD;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   cla__pool_wait_streams(p);
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   cla__pool_consolidate(p);
   status = find_or_grow(a, out);
   for (uint64_t frees; memory_is_short(status);) {
@@ -231,20 +228,10 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
   return status;
 }
 
-uint64_t cla__pool_largest(cla_pool *p) {
-  uint64_t largest = 0;
-  cla__pool_flush(p);
-  for (cla_owner *o = p->owners; o; o = o->next) {
-    const cla_block *part = cla__bins_largest(&o->parts, UINT64_MAX), *whole = cla__bins_largest(&o->wholes, UINT64_MAX);
-    if (part && part->size > largest) largest = part->size;
-    if (whole && whole->size > largest) largest = whole->size;
-  }
-  return largest;
-}
-
 static cla_status report(attempt *a, cla_status status, const char *cause) {
   cla_pool *p = a->pool;
-  const cla_stats *s = &p->stats;
+  p->stats.ooms++;
+  const cla_stats totals = cla__pool_totals(p), *s = &totals;
   char tried[160] = "";
   size_t used = 0;
   for (unsigned i = 0; i < sizeof step_names / sizeof *step_names; i++)
@@ -252,13 +239,12 @@ static cla_status report(attempt *a, cla_status status, const char *cause) {
       int n = snprintf(tried + used, sizeof tried - used, "%s%s", used ? ", " : "", step_names[i]);
       used += n > 0 ? (size_t)n : 0;
     }
-  p->stats.ooms++;
   return cla__error(status,
                     "out of memory on %s: %zu bytes asked (%zu rounded); active %llu, cached %llu, held %llu, "
                     "reserved %llu of a limit of %zu, largest free block %llu; %s; tried: %s",
                     p->device->info.name, a->nbytes, a->size, (unsigned long long)s->active_bytes,
                     (unsigned long long)s->cached_bytes, (unsigned long long)s->held_bytes,
-                    (unsigned long long)s->reserved_bytes, p->limit, (unsigned long long)cla__pool_largest(p), cause, tried);
+                    (unsigned long long)s->reserved_bytes, p->limit, (unsigned long long)s->largest_free, cause, tried);
 }
 
 /* ---- Allocating ---------------------------------------------------------------------------------------------------------------------- */
@@ -270,9 +256,9 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   cla__error_keep(&before);
   cla_owner *ended = NULL;
   cla_segment *given = NULL;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   cla__pool_poll(p);
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   cla__owners_reap(p, &ended);
   cla__pool_sweep(p, &given);
   cla_status status = find_or_grow(a, out);
@@ -287,10 +273,10 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   } else if (!status) {
     cla__error_restore(&before);
   }
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   cla__owners_release(ended);
   if (given) cla__segments_release(p, given);
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   return status;
 }
 
@@ -299,7 +285,7 @@ cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclai
   size_t size;
   cla_owner *o = NULL;
   cla_block *b;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   cla_status status = cla__pool_live(p);
   if (!status && s->device != p->device)
     status = cla__error(CLA_E_INVALID, "alloc: the stream belongs to %s, the pool to %s", s->device->info.name,
@@ -320,7 +306,7 @@ cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclai
   *out = (cla_handle){p, b, b->generation};
   if (address) *address = cla__block_address(b);
 done:
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return status;
 }
 

@@ -7,13 +7,6 @@
 
 static unsigned log2_of(uint64_t x) { return 63u - (unsigned)__builtin_clzll(x); }
 
-unsigned cla__class_of(size_t units) {
-  if (units < CLA_SL) return (unsigned)units;
-  unsigned log2 = log2_of(units);
-  unsigned sl = (unsigned)(units >> (log2 - CLA_SL_LOG2)) & (CLA_SL - 1);
-  return (log2 - CLA_SL_LOG2 + 1) * CLA_SL + sl;
-}
-
 void cla__bins_insert(cla_bins *bins, cla_block *b, unsigned align_log2) {
   unsigned class = cla__class_of(b->size >> align_log2), fl = class / CLA_SL, sl = class % CLA_SL;
   cla_block **head = &bins->heads[fl][sl];

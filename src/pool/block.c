@@ -135,10 +135,6 @@ static bool make_starts(cla_pool *p, cla_segment *g) {
 
 /* ---- Cutting and joining ------------------------------------------------------------------------------ */
 
-void *cla__block_address(const cla_block *b) {
-  return (void *)(b->segment->range.base + (b->offset << b->segment->stretch)); /* NOLINT: an address, never read through */
-}
-
 cla_block *cla__block_split(cla_pool *p, cla_block *b, size_t size) {
   cla_segment *g = b->segment;
   if (!make_starts(p, g) || cla__table_room(&p->blocks)) return NULL;

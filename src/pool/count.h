@@ -1,5 +1,5 @@
-/* The running totals of a pool, changed in pairs so that reserved == active + cached + held stays true. All are
- * called with the pool's lock held. */
+/* The running totals of a pool, changed so that reserved == active + cached + held stays true. All are called with the
+ * pool's lock held. */
 #ifndef CLA_POOL_COUNT_H
 #define CLA_POOL_COUNT_H
 
@@ -9,13 +9,16 @@ static inline void cla__raise_peak(uint64_t *peak, uint64_t now) {
   if (now > *peak) *peak = now;
 }
 
+/* What is free follows from the rest: nothing is kept for it on the hit path but its peak. */
+static inline void cla__raise_cached(cla_pool *p) {
+  cla__raise_peak(&p->stats.peak_cached_bytes, p->stats.reserved_bytes - p->stats.active_bytes - p->stats.held_bytes);
+}
+
 static inline void cla__count_alloc(cla_pool *p, const cla_block *b) {
   cla_stats *s = &p->stats;
   s->allocs++;
   s->active_blocks++;
-  s->cached_blocks--;
   s->active_bytes += b->size;
-  s->cached_bytes -= b->size;
   s->requested_bytes += b->requested;
   cla__raise_peak(&s->peak_active_bytes, s->active_bytes);
   cla__raise_peak(&s->peak_requested_bytes, s->requested_bytes);
@@ -24,17 +27,11 @@ static inline void cla__count_alloc(cla_pool *p, const cla_block *b) {
 
 static inline void cla__count_free(cla_pool *p, const cla_block *b) {
   cla_stats *s = &p->stats;
-  s->frees++;
   s->active_blocks--;
   s->active_bytes -= b->size;
   s->requested_bytes -= b->requested;
+  cla__raise_cached(p);
   p->live_of_class[cla__class_of(b->size >> p->align_log2)]--;
-}
-
-static inline void cla__count_cached(cla_pool *p, const cla_block *b) {
-  p->stats.cached_blocks++;
-  p->stats.cached_bytes += b->size;
-  cla__raise_peak(&p->stats.peak_cached_bytes, p->stats.cached_bytes);
 }
 
 static inline void cla__count_held(cla_pool *p, const cla_block *b) {
@@ -47,6 +44,5 @@ static inline void cla__uncount_held(cla_pool *p, const cla_block *b) {
   p->stats.held_blocks--;
   p->stats.held_bytes -= b->size;
 }
-
 
 #endif

@@ -23,7 +23,7 @@ void cla__pool_settle(cla_pool *p, cla_block *b) {
   b->segment->nlive--;
   if (b->segment->is_bad) return; /* stays held until its segment goes */
   cla__uncount_held(p, b);
-  cla__count_cached(p, b);
+  cla__raise_cached(p);
   cla__owner_put(b->owner, b);
 }
 
@@ -43,18 +43,12 @@ void cla__segment_spoil(cla_pool *p, cla_segment *g) {
     cla__owner_unbin(b);
     b->state = CLA_HELD;
     b->before = b->after = NULL;
-    p->stats.cached_blocks--;
-    p->stats.cached_bytes -= b->size;
     cla__count_held(p, b);
   }
 }
 
 static void give_back_spoiled(cla_pool *p, cla_segment *g, cla_segment **chain) {
-  for (cla_block *b = g->first; b; b = b->next) {
-    cla__uncount_held(p, b);
-    p->stats.cached_bytes += b->size;
-  }
-  p->stats.cached_blocks++;
+  for (cla_block *b = g->first; b; b = b->next) cla__uncount_held(p, b);
   cla__segment_clear(p, g);
   cla__segment_unlink(p, g, chain);
   p->nspoiled--;
@@ -84,7 +78,6 @@ static void free_locked(cla_pool *p, cla_block *b, cla_segment **chain) {
     cla__pool_settle(p, b);
   } else {
     g->nlive--;
-    cla__count_cached(p, b);
     cla__owner_put(o, b);
   }
   if (p->nspoiled || !p->policy.caches) cla__pool_sweep(p, chain);
@@ -95,10 +88,10 @@ cla_status cla__pool_free(const cla_handle *h) {
   if (status) return status;
   cla_pool *p = h->pool;
   cla_segment *chain = NULL;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   if (h->block->generation == h->generation) free_locked(p, h->block, &chain);
   else status = stale(h);
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
   return status;
 }
@@ -116,12 +109,12 @@ static cla_pool *lock_pool_of(const void *address, cla_segment **out) {
   cla_range *r = cla__map_find(address);
   if (!r) return NULL;
   cla_pool *p = r->owner;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   if (cla__range_holds(r, address)) {
     *out = (cla_segment *)r;
     return p;
   }
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return NULL;
 }
 
@@ -141,7 +134,7 @@ cla_status cla__handle_of(const void *address, cla_handle *out, size_t *offset) 
     *out = (cla_handle){p, b, b->generation};
     *offset = inside;
   }
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return status;
 }
 
@@ -150,9 +143,9 @@ cla_status cla__handle_check_locked(const cla_handle *h) {
 }
 
 cla_status cla__handle_check(const cla_handle *h) {
-  pthread_mutex_lock(&h->pool->lock);
+  cla__lock(&h->pool->lock);
   cla_status status = cla__handle_check_locked(h);
-  pthread_mutex_unlock(&h->pool->lock);
+  cla__unlock(&h->pool->lock);
   return status;
 }
 
@@ -174,7 +167,7 @@ cla_status cla_free(void *address) {
                               address, cla__block_address(b))
                  : cla__error(CLA_E_FREED, "address %p is freed already", address);
   }
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
   return status;
 }
@@ -189,7 +182,7 @@ cla_status cla_resolve(const void *address, cla_buffer *out) {
   cla_status status = cla__alive();
   if (!status) status = cla__handle_of(address, &h, &offset);
   if (status) return status;
-  pthread_mutex_lock(&h.pool->lock);
+  cla__lock(&h.pool->lock);
   const cla_block *b = h.block;
   if (b->generation == h.generation)
     *out = (cla_buffer){.mem = b->segment->mem,
@@ -203,7 +196,7 @@ cla_status cla_resolve(const void *address, cla_buffer *out) {
                         .stream = b->owner->stream,
                         .generation = h.generation};
   else status = stale(&h);
-  pthread_mutex_unlock(&h.pool->lock);
+  cla__unlock(&h.pool->lock);
   return status;
 }
 
@@ -235,7 +228,7 @@ cla_mapping *cla__mapping_at(const void *address, cla_handle *h) {
   cla_mapping *m = b->maps;
   while (m && m->offset != inside) m = m->next;
   if (m) *h = (cla_handle){p, b, b->generation};
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return m;
 }
 
@@ -266,13 +259,13 @@ cla_status cla__pool_record(cla_pool *p, cla_block *b, cla_stream *s, uint64_t n
 
 cla_status cla__handle_record(const cla_handle *h, cla_stream *s) {
   cla_pool *p = h->pool;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   cla_status status = h->block->generation == h->generation ? CLA_OK : stale(h);
   if (!status && s->device != p->device)
     status = cla__error(CLA_E_INVALID, "record: the stream belongs to %s, the memory to %s", s->device->info.name,
                         p->device->info.name);
   if (!status) status = cla__pool_record(p, h->block, s, cla__stream_submitted(s));
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return status;
 }
 
@@ -298,7 +291,7 @@ static void collect_held(cla_pool *p, cla_owner *o) {
 
 /* Calls `ask` for every stream of the pool that may have something to give, without the lock. */
 static void for_streams(cla_pool *p, void (*ask)(cla_stream *, uint64_t number)) {
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   for (cla_owner *o = p->owners; o; o = o->next) {
     if (!o->stream) continue;
     uint64_t number = cla__stream_submitted(o->stream);
@@ -310,17 +303,17 @@ static void for_streams(cla_pool *p, void (*ask)(cla_stream *, uint64_t number))
     cla_stream *s = o->stream;
     cla__stream_hold(s);
     o->nrefs++;
-    pthread_mutex_unlock(&p->lock);
+    cla__unlock(&p->lock);
     ask(s, wanted);
-    pthread_mutex_lock(&p->lock);
+    cla__lock(&p->lock);
     o->nrefs--;
     collect_held(p, o);
-    pthread_mutex_unlock(&p->lock);
+    cla__unlock(&p->lock);
     cla__stream_unhold(s);
-    pthread_mutex_lock(&p->lock);
+    cla__lock(&p->lock);
   }
   for (cla_owner *o = p->owners; o; o = o->next) collect_held(p, o);
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
 }
 
 static void ask_driver(cla_stream *s, uint64_t number) { cla__stream_poll(s, number); }

@@ -10,23 +10,41 @@ static cla_status lock_live(cla_pool *p) {
   cla_status status = cla__alive();
   if (status) return status;
   if (!p) return cla__error(CLA_E_INVALID, "no pool");
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   status = cla__pool_live(p);
-  if (status) pthread_mutex_unlock(&p->lock);
+  if (status) cla__unlock(&p->lock);
   return status;
 }
 
 cla_device *cla_pool_device(const cla_pool *p) { return p->device; }
 const cla_policy *cla_pool_policy(const cla_pool *p) { return &p->policy; }
 
+uint64_t cla__pool_largest(cla_pool *p) {
+  uint64_t largest = 0;
+  cla__pool_flush(p);
+  for (cla_owner *o = p->owners; o; o = o->next) {
+    const cla_block *part = cla__bins_largest(&o->parts, UINT64_MAX), *whole = cla__bins_largest(&o->wholes, UINT64_MAX);
+    if (part && part->size > largest) largest = part->size;
+    if (whole && whole->size > largest) largest = whole->size;
+  }
+  return largest;
+}
+
+cla_stats cla__pool_totals(cla_pool *p) {
+  cla_stats s = p->stats;
+  s.largest_free = cla__pool_largest(p); /* empties the quick lists */
+  s.limit = p->limit;
+  s.frees = s.allocs - s.active_blocks;
+  s.cached_bytes = s.reserved_bytes - s.active_bytes - s.held_bytes;
+  s.cached_blocks = p->blocks.count - s.active_blocks - s.held_blocks;
+  return s;
+}
+
 cla_status cla_pool_stats(cla_pool *p, cla_stats *out) {
   cla_status status = lock_live(p);
   if (status) return status;
-  uint64_t largest = cla__pool_largest(p); /* empties the quick lists */
-  *out = p->stats;
-  out->largest_free = largest;
-  out->limit = p->limit;
-  pthread_mutex_unlock(&p->lock);
+  *out = cla__pool_totals(p);
+  cla__unlock(&p->lock);
   return CLA_OK;
 }
 
@@ -37,9 +55,9 @@ cla_status cla_pool_reset_peaks(cla_pool *p) {
   s->peak_active_bytes = s->active_bytes;
   s->peak_requested_bytes = s->requested_bytes;
   s->peak_reserved_bytes = s->reserved_bytes;
-  s->peak_cached_bytes = s->cached_bytes;
+  s->peak_cached_bytes = cla__pool_totals(p).cached_bytes;
   s->peak_held_bytes = s->held_bytes;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return CLA_OK;
 }
 
@@ -47,7 +65,7 @@ cla_status cla_pool_trim(cla_pool *p, size_t *freed) {
   cla_status status = lock_live(p);
   if (status) return status;
   uint64_t before = p->stats.reserved_bytes;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   cla__pool_wait_streams(p);
   cla_segment *chain = NULL;
   cla_owner *ended = NULL;
@@ -58,7 +76,7 @@ cla_status cla_pool_trim(cla_pool *p, size_t *freed) {
   cla__pool_sweep(p, &chain);
   for (cla_segment *g; (g = cla__segment_releasable(p)) != NULL;) cla__segment_unlink(p, g, &chain);
   uint64_t after = p->stats.reserved_bytes;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
   cla__owners_release(ended);
   if (freed) *freed = before > after ? (size_t)(before - after) : 0;
@@ -70,7 +88,7 @@ cla_status cla_pool_set_limit(cla_pool *p, size_t limit) {
   if (status) return status;
   if (!limit) limit = cla__pool_default_limit(p);
   bool over = p->stats.reserved_bytes > limit;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   if (over && (status = cla_pool_trim(p, NULL)) != CLA_OK) return status;
   status = lock_live(p);
   if (status) return status;
@@ -78,7 +96,7 @@ cla_status cla_pool_set_limit(cla_pool *p, size_t limit) {
     status = cla__error(CLA_E_INVALID, "a limit of %zu bytes is below the %llu bytes that live allocations keep reserved", limit,
                         (unsigned long long)p->stats.reserved_bytes + p->growing);
   else p->limit = limit;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return status;
 }
 
@@ -107,7 +125,7 @@ cla_status cla_pool_snapshot(cla_pool *p, bool (*visit)(const cla_block_info *, 
     for (cla_segment *g = oldest; g; g = g->prev)
       for (cla_block *b = g->first; b; b = b->next) copy[i++] = info_of(b);
   }
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   if (!copy) return cla__error(CLA_E_NOMEM, "no host memory for a snapshot of %zu blocks", n);
   for (size_t k = 0; k < i && visit(&copy[k], arg); k++) {}
   free(copy);
@@ -217,36 +235,34 @@ static cla_status check_owner(const cla_owner *o, uint64_t *binned, uint64_t *qu
   return CLA_OK;
 }
 
-static cla_status check_totals(const cla_pool *p, const recount *r) {
+static cla_status check_totals(cla_pool *p, const recount *r) {
+  const cla_stats s = cla__pool_totals(p);
   const struct {
     const char *name;
     uint64_t counted, kept;
-  } rows[] = {{"reserved bytes", r->reserved, p->stats.reserved_bytes},
-              {"active bytes", r->active, p->stats.active_bytes},
-              {"requested bytes", r->requested, p->stats.requested_bytes},
-              {"cached bytes", r->cached, p->stats.cached_bytes},
-              {"held bytes", r->held, p->stats.held_bytes},
-              {"active blocks", r->active_blocks, p->stats.active_blocks},
-              {"cached blocks", r->cached_blocks, p->stats.cached_blocks},
-              {"held blocks", r->held_blocks, p->stats.held_blocks},
-              {"segments", r->segments, p->stats.segments},
-              {"live allocations", p->stats.allocs - p->stats.frees, p->stats.active_blocks},
-              {"segments made and not given back", p->stats.driver_allocs - p->stats.driver_frees, p->stats.segments},
-              {"reserved = active + cached + held", p->stats.reserved_bytes,
-               p->stats.active_bytes + p->stats.cached_bytes + p->stats.held_bytes},
+  } rows[] = {{"reserved bytes", r->reserved, s.reserved_bytes},
+              {"active bytes", r->active, s.active_bytes},
+              {"requested bytes", r->requested, s.requested_bytes},
+              {"cached bytes", r->cached, s.cached_bytes},
+              {"held bytes", r->held, s.held_bytes},
+              {"active blocks", r->active_blocks, s.active_blocks},
+              {"cached blocks", r->cached_blocks, s.cached_blocks},
+              {"held blocks", r->held_blocks, s.held_blocks},
+              {"segments", r->segments, s.segments},
+              {"segments made and not given back", s.driver_allocs - s.driver_frees, s.segments},
               {"blocks in the table", r->blocks, p->blocks.count}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     EXPECT(rows[i].counted == rows[i].kept, "%s: %llu counted, %llu kept", rows[i].name, (unsigned long long)rows[i].counted,
            (unsigned long long)rows[i].kept);
   for (unsigned i = 0; i < CLA_CLASSES; i++)
     EXPECT(r->live_of_class[i] == p->live_of_class[i], "class %u: %u live, counted %u", i, r->live_of_class[i], p->live_of_class[i]);
-  EXPECT(p->stats.peak_reserved_bytes >= p->stats.reserved_bytes && p->stats.peak_active_bytes >= p->stats.active_bytes &&
-             p->stats.peak_requested_bytes >= p->stats.requested_bytes && p->stats.peak_held_bytes >= p->stats.held_bytes,
+  EXPECT(s.peak_reserved_bytes >= s.reserved_bytes && s.peak_active_bytes >= s.active_bytes &&
+             s.peak_requested_bytes >= s.requested_bytes && s.peak_held_bytes >= s.held_bytes && s.peak_cached_bytes >= s.cached_bytes,
          "a peak is below the present figure");
   return CLA_OK;
 }
 
-static cla_status check_locked(cla_pool *p, recount *r) {
+static cla_status check_lists(cla_pool *p, recount *r) {
   uint64_t binned = 0, quick = 0;
   cla_status status = CLA_OK;
   for (const cla_segment *g = p->segments; g && !status; g = g->next) status = check_segment(p, g, r);
@@ -254,7 +270,17 @@ static cla_status check_locked(cla_pool *p, recount *r) {
   if (status) return status;
   EXPECT(binned == r->binned, "%llu free blocks in bins, %llu in segments", (unsigned long long)binned, (unsigned long long)r->binned);
   EXPECT(quick == r->quick, "%llu blocks in quick lists, %llu in segments", (unsigned long long)quick, (unsigned long long)r->quick);
-  return check_totals(p, r);
+  return CLA_OK;
+}
+
+/* The lists as they are; then once more with the quick lists emptied, as the totals are meant. */
+static cla_status check_locked(cla_pool *p, recount *r) {
+  cla_status status = check_lists(p, r);
+  if (status) return status;
+  cla__pool_flush(p);
+  *r = (recount){0};
+  status = check_lists(p, r);
+  return status ? status : check_totals(p, r);
 }
 
 cla_status cla_pool_check(cla_pool *p) {
@@ -263,7 +289,7 @@ cla_status cla_pool_check(cla_pool *p) {
   cla_status status = lock_live(p);
   if (!status) {
     status = check_locked(p, r);
-    pthread_mutex_unlock(&p->lock);
+    cla__unlock(&p->lock);
   }
   free(r);
   return status;

@@ -24,7 +24,7 @@ cla_owner *cla__owner_new(cla_pool *p, cla_stream *s) {
   return o;
 }
 
-static cla_status owner_make(cla_pool *p, cla_stream *s, cla_owner **out) {
+cla_status cla__owner_make(cla_pool *p, cla_stream *s, cla_owner **out) {
   if (s->slot >= p->nslots) {
     size_t n = p->nslots ? p->nslots : 8;
     while (n <= s->slot) n *= 2;
@@ -39,11 +39,6 @@ static cla_status owner_make(cla_pool *p, cla_stream *s, cla_owner **out) {
   *out = p->by_slot[s->slot] = o;
   p->nstreams++;
   return CLA_OK;
-}
-
-cla_status cla__owner_of(cla_pool *p, cla_stream *s, cla_owner **out) {
-  if (s->slot < p->nslots && (*out = p->by_slot[s->slot]) != NULL) return CLA_OK;
-  return owner_make(p, s, out);
 }
 
 static void give_all(cla_bins *bins, cla_owner *to) {
@@ -113,37 +108,20 @@ void cla__owner_bin(cla_owner *o, cla_block *b) {
   if (joins(b->next, o)) {
     cla__owner_unbin(b->next);
     cla__block_join(p, b);
-    p->stats.cached_blocks--;
   }
   if (joins(b->prev, o)) {
     b = b->prev;
     cla__owner_unbin(b);
     cla__block_join(p, b);
-    p->stats.cached_blocks--;
   }
   cla__bins_insert(bins_for(b), b, p->align_log2);
 }
 
 /* ---- Quick lists ------------------------------------------------------------------------------------------- */
 
-static cla_quick *quick_slot(cla_owner *o, size_t size) {
-  uint64_t units = size >> o->pool->align_log2;
-  return &o->quick[units * 0x9E3779B97F4A7C15u >> (64 - CLA_QUICK_SLOTS_LOG2)];
-}
-
-cla_block *cla__owner_quick(cla_owner *o, size_t size) {
-  cla_quick *q = quick_slot(o, size);
-  if (q->size != size || !q->count) return NULL;
-  cla_block *b = q->head;
-  q->head = b->after;
-  q->count--;
-  o->nquick--;
-  return b;
-}
-
 void cla__owner_put(cla_owner *o, cla_block *b) {
   if (b->size <= CLA_QUICK_LARGEST && o->pool->policy.caches) {
-    cla_quick *q = quick_slot(o, b->size);
+    cla_quick *q = cla__quick_slot(o, b->size >> o->pool->align_log2);
     if (!q->count) q->size = b->size;
     if (q->size == b->size && q->count < CLA_QUICK_MAX) {
       b->state = CLA_QUICK;

@@ -21,13 +21,12 @@ static cla_pool *pool_struct(void) {
   if (!p) {
     p = calloc(1, sizeof *p);
     if (!p) return NULL;
-    pthread_mutex_init(&p->lock, NULL);
   }
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   p->generation = id << GENERATION_BITS;
   p->is_closed = false;
   atomic_store(&p->refs, 1);
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return p;
 }
 
@@ -35,7 +34,7 @@ static cla_pool *pool_struct(void) {
 static void pool_recycle(cla_pool *p) {
   cla_device *d = p->is_default ? NULL : p->device;
   cla__owners_release(p->closed_owners);
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   p->closed_owners = NULL;
   free(p->by_slot);
   free(p->blocks.places);
@@ -43,7 +42,7 @@ static void pool_recycle(cla_pool *p) {
   p->nslots = 0;
   p->blocks = (cla_table){0};
   p->device = NULL;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   pthread_mutex_lock(&recycled_lock);
   p->recycled = recycled_pools;
   recycled_pools = p;
@@ -167,10 +166,6 @@ void cla_pool_release(cla_pool *p) {
   }
 }
 
-cla_status cla__pool_live(cla_pool *p) {
-  return p->is_closed ? cla__error(CLA_E_CLOSED, "the pool is closed") : CLA_OK;
-}
-
 /* ---- Closing -------------------------------------------------------------------------------------------------- */
 
 /* What a closed pool leaves behind while queued commands still use it. */
@@ -190,35 +185,33 @@ static void wreck_sink(void *arg) {
 }
 
 static void close_stats(cla_pool *p) {
-  p->stats.frees += p->stats.active_blocks;
   p->stats.active_blocks = p->stats.held_blocks = 0;
   p->stats.active_bytes = p->stats.requested_bytes = p->stats.held_bytes = 0;
 }
 
 void cla_pool_close(cla_pool *p) {
   if (!p || cla__driver_forbidden()) return;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   bool was_closed = p->is_closed;
   p->is_closed = true;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   if (was_closed) return;
   /* Streams are waited for, but not behind a gate of this thread's: there the memory follows when the gate opens. */
   cla__pool_wait_streams(p);
   cla_segment *chain = NULL;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   cla__pool_flush(p);
   while (p->segments) {
     cla__segment_clear(p, p->segments);
     cla__segment_unlink(p, p->segments, &chain);
   }
   close_stats(p);
-  p->stats.cached_blocks = 0;
   cla_owner *owners = p->owners;
   p->owners = p->nobody = NULL;
   p->nstreams = 0;
   for (size_t i = 0; i < p->nslots; i++) p->by_slot[i] = NULL;
   p->closed_owners = owners;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
 
   wreck *w = malloc(sizeof *w);
   if (w) {
@@ -238,10 +231,10 @@ void cla_pool_close(cla_pool *p) {
   }
   /* Calls of other threads may be under way, outside the lock, and hold on to owners, but not to their streams. */
   for (cla_owner *o = owners; o; o = o->next) {
-    pthread_mutex_lock(&p->lock);
+    cla__lock(&p->lock);
     cla_stream *s = o->stream;
     o->stream = NULL;
-    pthread_mutex_unlock(&p->lock);
+    cla__unlock(&p->lock);
     if (s) cla__stream_unhold(s);
   }
   if (w) wreck_sink(w);

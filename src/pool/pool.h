@@ -10,6 +10,7 @@
 #ifndef CLA_POOL_H
 #define CLA_POOL_H
 
+#include "runtime/lock.h"
 #include "runtime/runtime.h"
 
 typedef struct cla_segment cla_segment;
@@ -97,7 +98,13 @@ typedef struct cla_bins {
   cla_block *heads[CLA_FL][CLA_SL];
 } cla_bins;
 
-unsigned cla__class_of(size_t units); /* the class that holds blocks of this many units; < CLA_CLASSES */
+/* The class that holds blocks of this many units; < CLA_CLASSES. Below 32 units one size each, above 32 to a power of two. */
+static inline unsigned cla__class_of(size_t units) {
+  if (units < CLA_SL) return (unsigned)units;
+  unsigned log2 = 63u - (unsigned)__builtin_clzll(units);
+  unsigned sl = (unsigned)(units >> (log2 - CLA_SL_LOG2)) & (CLA_SL - 1);
+  return (log2 - CLA_SL_LOG2 + 1) * CLA_SL + sl;
+}
 /* align_log2: log2 of the bytes in a unit. */
 void cla__bins_insert(cla_bins *bins, cla_block *b, unsigned align_log2);
 void cla__bins_remove(cla_bins *bins, cla_block *b, unsigned align_log2);
@@ -144,9 +151,10 @@ typedef struct cla_table { /* start address -> block, free ones too; open addres
   size_t count, capacity;
 } cla_table;
 
-/* stats.reserved == active + cached + held, all in bytes of blocks; + growing = what counts against the limit. */
+/* reserved == active + cached + held, in bytes of blocks; + growing = what counts against the limit. Of the
+ * statistics, `frees`, `cached_*` and `largest_free` are not kept but follow from the others (cla__pool_totals). */
 struct cla_pool {
-  pthread_mutex_t lock;
+  cla_lock lock;
   cla_pool *recycled;     /* in the list of closed pools; guarded by that list's lock */
   atomic_int refs;
   bool is_closed;
@@ -184,7 +192,6 @@ void cla__segment_drop(cla_pool *p, cla_segment *g); /* frees its tables; the de
 /* Cuts b down to `size`; the rest becomes a block of the same owner and freed_at, in no list. NULL: no host memory. */
 cla_block *cla__block_split(cla_pool *p, cla_block *b, size_t size);
 void cla__block_join(cla_pool *p, cla_block *b); /* joins b with the block after it, which disappears */
-void *cla__block_address(const cla_block *b);
 cla_block *cla__block_at(const cla_pool *p, const cla_segment *g, size_t offset); /* the block that covers it */
 
 cla_status cla__table_room(cla_table *t); /* room for one more */
@@ -192,11 +199,18 @@ void cla__table_add(cla_table *t, cla_block *b);
 void cla__table_remove(cla_table *t, const cla_block *b);
 cla_block *cla__table_find(const cla_table *t, uintptr_t address);
 
+static inline void *cla__block_address(const cla_block *b) {
+  return (void *)(b->segment->range.base + (b->offset << b->segment->stretch)); /* NOLINT: never read through */
+}
 static inline bool cla__is_whole(const cla_block *b) { return b->size == b->segment->size; }
 
 /* ---- owner.c: free blocks of a stream ----------------------------------------------------------------- */
 
-cla_status cla__owner_of(cla_pool *p, cla_stream *s, cla_owner **out); /* made on first use */
+cla_status cla__owner_make(cla_pool *p, cla_stream *s, cla_owner **out);
+static inline cla_status cla__owner_of(cla_pool *p, cla_stream *s, cla_owner **out) { /* made on first use */
+  if (s->slot < p->nslots && (*out = p->by_slot[s->slot]) != NULL) return CLA_OK;
+  return cla__owner_make(p, s, out);
+}
 cla_owner *cla__owner_new(cla_pool *p, cla_stream *s);
 /* Owners of closed streams whose commands are done: free blocks go to nobody, and the owner, once nothing refers to it,
  * is unlinked and chained by `next`; cla__owners_release ends them without the lock. */
@@ -206,7 +220,18 @@ void cla__owners_release(cla_owner *chain);
 void cla__owner_put(cla_owner *o, cla_block *b);   /* a block that has just become free: quick lists or bins */
 void cla__owner_bin(cla_owner *o, cla_block *b);   /* merges with free neighbours, then into the bins */
 void cla__owner_unbin(cla_block *b);               /* out of its owner's bins */
-cla_block *cla__owner_quick(cla_owner *o, size_t size); /* a block of exactly this size, or NULL */
+static inline cla_quick *cla__quick_slot(cla_owner *o, size_t units) {
+  return &o->quick[(uint64_t)units * 0x9E3779B97F4A7C15u >> (64 - CLA_QUICK_SLOTS_LOG2)];
+}
+static inline cla_block *cla__owner_quick(cla_owner *o, size_t size) { /* a block of exactly this size, or NULL */
+  cla_quick *q = cla__quick_slot(o, size >> o->pool->align_log2);
+  if (q->size != size || !q->head) return NULL;
+  cla_block *b = q->head;
+  q->head = b->after;
+  q->count--;
+  o->nquick--;
+  return b;
+}
 void cla__owner_flush(cla_owner *o);               /* quick lists into the bins */
 void cla__pool_flush(cla_pool *p);                 /* of all owners */
 void cla__block_give(cla_block *b, cla_owner *to); /* changes the owner of a block that is in no list */
@@ -263,7 +288,9 @@ cla_status cla__handle_of(const void *address, cla_handle *out, size_t *offset);
 cla_status cla__handle_check(const cla_handle *h);  /* CLA_OK, CLA_E_FREED or CLA_E_CLOSED */
 cla_status cla__handle_check_locked(const cla_handle *h);
 cla_status cla__handle_record(const cla_handle *h, cla_stream *s);
-cla_status cla__pool_live(cla_pool *p);             /* locked by the caller: CLA_OK or CLA_E_CLOSED */
+static inline cla_status cla__pool_live(const cla_pool *p) { /* locked by the caller: CLA_OK or CLA_E_CLOSED */
+  return p->is_closed ? cla__error(CLA_E_CLOSED, "the pool is closed") : CLA_OK;
+}
 /* Blocks whose recorded streams are done go back to their owners. Asks the driver, without the lock. */
 void cla__pool_poll(cla_pool *p);
 /* Moves what is complete to `nobody`, and merges across streams. Holds the lock; asks nobody. */
@@ -277,6 +304,7 @@ size_t cla__pool_default_limit(const cla_pool *p);
 void cla__pool_unref(cla_pool *p); /* the struct's reference, as opposed to a user's */
 void cla__pool_wait_streams(cla_pool *p); /* those that are not behind a gate of this thread's */
 uint64_t cla__pool_largest(cla_pool *p);  /* bytes of the largest free block; holds the lock */
+cla_stats cla__pool_totals(cla_pool *p);  /* the statistics, complete; holds the lock */
 
 /* ---- transfer.c: commands on allocations ---------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
  * place with the same size. */
 #include <stdlib.h>
 
-#include "pool/pool.h"
+#include "pool/count.h"
 
 /* ---- From the driver -------------------------------------------------------------------------------------- */
 
@@ -97,9 +97,8 @@ static cla_status adopt_backing(cla_pool *p, cla_owner *o, size_t size, size_t n
   p->stats.segments++;
   p->stats.driver_allocs++;
   p->stats.reserved_bytes += size;
-  p->stats.cached_bytes += size;
-  p->stats.cached_blocks++;
-  if (p->stats.reserved_bytes > p->stats.peak_reserved_bytes) p->stats.peak_reserved_bytes = p->stats.reserved_bytes;
+  cla__raise_peak(&p->stats.peak_reserved_bytes, p->stats.reserved_bytes);
+  cla__raise_cached(p);
   cla__owner_bin(o, b);
   return CLA_OK;
 }
@@ -109,18 +108,18 @@ cla_status cla__segment_make(cla_pool *p, cla_owner *o, size_t size) {
   backing b = {0};
   p->growing += size;
   o->nrefs++; /* kept while the lock is dropped */
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   cla_status status = backing_make(p, nbytes, &b);
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   o->nrefs--;
   p->growing -= size;
   if (status) return status;
   status = cla__pool_live(p);
   if (!status) status = adopt_backing(p, o, size, nbytes, &b);
   if (status) {
-    pthread_mutex_unlock(&p->lock);
+    cla__unlock(&p->lock);
     backing_release(p->device, &b);
-    pthread_mutex_lock(&p->lock);
+    cla__lock(&p->lock);
   }
   return status;
 }
@@ -150,8 +149,6 @@ void cla__segment_unlink(cla_pool *p, cla_segment *g, cla_segment **chain) {
   p->stats.segments--;
   p->stats.driver_frees++;
   p->stats.reserved_bytes -= g->size;
-  p->stats.cached_bytes -= g->size;
-  p->stats.cached_blocks--;
   g->next = *chain;
   *chain = g;
 }
@@ -193,13 +190,13 @@ void cla__segments_release(cla_pool *p, cla_segment *chain) {
     g->mem = NULL;
     g->svm = NULL;
   }
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   while (chain) {
     cla_segment *next = chain->next;
     cla__segment_drop(p, chain);
     chain = next;
   }
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
 }
 
 /* ---- Sub-buffers --------------------------------------------------------------------------------------------- */
@@ -283,9 +280,9 @@ cla_status cla__segment_mem(cla_pool *p, cla_segment *g, size_t offset, size_t s
   const cla_driver *driver = p->device->driver;
   size_t nbytes = size < g->nbytes - offset ? size : g->nbytes - offset;
   cl_int err = CL_SUCCESS;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   cl_mem mem = cla__create_sub_buffer(driver, g->mem, 0, offset, nbytes, &err);
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   if (!mem) return cla__driver_error(CLA_CALL_create_sub_buffer, err);
   cla_sub *dropped = NULL;
   size_t ndropped = 0;
@@ -302,10 +299,10 @@ cla_status cla__segment_mem(cla_pool *p, cla_segment *g, size_t offset, size_t s
     mem = NULL;
   }
   if (mem || ndropped) {
-    pthread_mutex_unlock(&p->lock);
+    cla__unlock(&p->lock);
     if (mem) cla__release_sub_buffer(driver, mem);
     for (size_t i = 0; i < ndropped; i++) cla__release_sub_buffer(driver, dropped[i].mem);
-    pthread_mutex_lock(&p->lock);
+    cla__lock(&p->lock);
   }
   free(dropped);
   return status;

@@ -26,7 +26,7 @@ static cla_status check_alignment(const cla_pool *p, const cla_block *b, size_t 
 cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_kernel, cla_pin *out) {
   cla_pool *p = h->pool;
   cla_block *b = h->block;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   cla_status status = cla__handle_check_locked(h);
   if (!status) status = check_range(b, offset, nbytes);
   if (!status && for_kernel && offset) status = check_alignment(p, b, offset);
@@ -47,7 +47,7 @@ cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_
       out->offset = for_kernel ? 0 : offset;
     }
   }
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return status;
 }
 
@@ -55,13 +55,13 @@ void cla__unpin(const cla_pin *pin, cla_stream *s, uint64_t number) {
   cla_pool *p = pin->handle.pool;
   cla_block *b = pin->handle.block;
   cla_error_memo memo;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   if (!p->is_closed) {
     cla__error_keep(&memo);
     if (number && cla__pool_record(p, b, s, number)) { /* no host memory for the note: be done with it instead */
-      pthread_mutex_unlock(&p->lock);
+      cla__unlock(&p->lock);
       cla__stream_wait(s, number);
-      pthread_mutex_lock(&p->lock);
+      cla__lock(&p->lock);
       cla__error_restore(&memo);
     }
   }
@@ -70,17 +70,17 @@ void cla__unpin(const cla_pin *pin, cla_stream *s, uint64_t number) {
     b->segment->pins--;
     if (b->state == CLA_HELD) cla__pool_settle(p, b);
   }
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   cla__pool_unref(p);
 }
 
 cla_status cla__enqueue_failed(const cla_pin *pin, cla_call call, cl_int code) {
   if (code != CL_MEM_OBJECT_ALLOCATION_FAILURE) return cla__driver_error(call, code);
   cla_pool *p = pin->handle.pool;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   size_t requested = pin->handle.block->requested;
   if (!p->is_closed) cla__segment_spoil(p, pin->handle.block->segment);
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return cla__error(CLA_E_NOMEM, "%s failed: %s (%d): the driver cannot back the allocation of %zu bytes it promised",
                     cla__call_name(call), cla__cl_name(code), (int)code, requested);
 }
@@ -401,22 +401,22 @@ cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned 
   (void)number;
   cla__stream_hold(s);
   cla_pool *p = h->pool;
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   m->next = h->block->maps;
   h->block->maps = m;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   *out = m;
   return CLA_OK;
 }
 
 /* Takes the mapping out of its block's list: false when it is not there any more. */
 static bool unlist(cla_pool *p, cla_block *b, const cla_mapping *m) {
-  pthread_mutex_lock(&p->lock);
+  cla__lock(&p->lock);
   cla_mapping **link = &b->maps;
   while (*link && *link != m) link = &(*link)->next;
   bool found = *link != NULL;
   if (found) *link = m->next;
-  pthread_mutex_unlock(&p->lock);
+  cla__unlock(&p->lock);
   return found;
 }
 
@@ -525,11 +525,11 @@ cla_status cla_buffer_mem(const void *address, cl_mem *out, size_t *offset) {
   if (!status && !out) status = cla__error(CLA_E_INVALID, "buffer_mem: no place for the cl_mem");
   if (!status) status = cla__handle_of(address, &h, &inside);
   if (status) return status;
-  pthread_mutex_lock(&h.pool->lock);
+  cla__lock(&h.pool->lock);
   bool starts_here = h.block->requested > inside &&
                      (h.block->offset + inside) % h.pool->device->info.align_bytes == 0;
   size_t rest = h.block->requested - inside;
-  pthread_mutex_unlock(&h.pool->lock);
+  cla__unlock(&h.pool->lock);
   if (!starts_here && !offset)
     return cla__error(CLA_E_UNSUPPORTED, "buffer_mem: offset %zu is no multiple of %zu, and no place for it was given", inside,
                       h.pool->device->info.align_bytes);

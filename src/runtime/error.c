@@ -46,8 +46,7 @@ void cla__error_restore(const cla_error_memo *memo) {
   memcpy(last_message, memo->text, sizeof last_message);
 }
 
-cla_status cla__alive(void) {
-  if (!cla__driver_forbidden()) return CLA_OK;
+cla_status cla__forked(void) {
   return cla__error(CLA_E_FORKED, "this process was forked after OpenCL was opened; "
                                   "device memory stays with the parent: open devices after fork, or exec");
 }
@@ -58,7 +57,7 @@ bool cla__is_out_of_memory(cl_int code) {
 }
 
 cla_status cla__driver_error(cla_call call, cl_int code) {
-  if (cla__driver_forbidden()) return cla__alive();
+  if (cla__driver_forbidden()) return cla__forked();
   return cla__error(cla__is_out_of_memory(code) ? CLA_E_NOMEM : CLA_E_DRIVER, "%s failed: %s (%d)",
                     cla__call_name(call), cla__cl_name(code), (int)code);
 }

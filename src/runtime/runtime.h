@@ -29,7 +29,8 @@ void cla__error_keep(cla_error_memo *memo);
 void cla__error_restore(const cla_error_memo *memo);
 
 /* CLA_OK, or CLA_E_FORKED with its message: the first line of every public function. */
-cla_status cla__alive(void);
+cla_status cla__forked(void);
+static inline cla_status cla__alive(void) { return cla__driver_forbidden() ? cla__forked() : CLA_OK; }
 
 /* ---- address_map.c ---------------------------------------------------------------------------- */
 

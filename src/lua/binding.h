@@ -1,0 +1,167 @@
+/* What the files of the Lua binding share: one struct for each Lua type, checks, errors, options.
+ *
+ * Every object is a full userdata that gets its metatable while it is still closed (zeroed), so a failure half way
+ * leaves nothing to finalize wrongly. `close`, `__close` and `__gc` are one idempotent function; a closed object says so
+ * in tostring, and any other use of it raises. Lifetimes are counted in C, never left to the order of finalizers; user
+ * values only keep Lua objects reachable. No OpenCL object is touched after the state is closed, nor in a forked child. */
+#ifndef CLA_LUA_BINDING_H
+#define CLA_LUA_BINDING_H
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "pool/pool.h"
+
+#define CLA_LUA_DEVICE "clalloc.device"
+#define CLA_LUA_STREAM "clalloc.stream"
+#define CLA_LUA_EVENT "clalloc.event"
+#define CLA_LUA_GATE "clalloc.gate"
+#define CLA_LUA_POOL "clalloc.pool"
+#define CLA_LUA_BUFFER "clalloc.buffer"
+#define CLA_LUA_MAP "clalloc.map"
+#define CLA_LUA_PROGRAM "clalloc.program"
+#define CLA_LUA_KERNEL "clalloc.kernel"
+#define CLA_LUA_GUARD "clalloc.guard"
+
+/* ---- world.c: one per Lua state ---------------------------------------------------------------------------- */
+
+typedef struct lua_guard lua_guard;
+
+/* Kept in the registry of a Lua state; a light key, so lookups are one table access. */
+typedef struct lua_world {
+  cla_device *default_device; /* what NULL means outside guards: opened on first use, held until the state closes */
+  lua_guard *guards;          /* innermost first; see guard.c */
+  /* Pressure: Lua sees a few bytes where a gigabyte hangs. `grown` is how far live bytes have grown since the last full
+   * collection: allocations count up, closes (explicit or by the collector) count down, never below 0. */
+  size_t grown;
+  bool is_collecting;         /* inside a collection we started, or a finalizer: no second one */
+} lua_world;
+
+lua_world *cla_lua_world(lua_State *L);
+/* After an allocation of `nbytes` from p: runs a full collection when growth passes the soft cap (a quarter of the pool's limit,
+ * at least 64 MiB). */
+void cla_lua_grew(lua_State *L, lua_world *w, const cla_pool *p, size_t nbytes);
+void cla_lua_shrank(lua_world *w, size_t nbytes);
+/* A full collection, unless one is running (then false): the reclaim step of an allocation that found no memory. */
+bool cla_lua_collect(lua_State *L, lua_world *w);
+
+/* ---- check.c: arguments and results -------------------------------------------------------------------------- */
+
+/* Misuse raises "function: message"; failures of the environment push nil, message, code and return 3. Which is which:
+ * NOMEM, LIMIT, TOO_LARGE, DRIVER, NO_DEVICE are the environment's. */
+int cla_lua_fail(lua_State *L, cla_status status);
+/* A size, offset or count in bytes: an integer (or a float with an integral value) in 0 .. 2^63-1. Raises "bad argument #i to 'f'
+ * (NAME: ... )" with the value for negatives, fractions, NaN, infinities, strings (also numeric ones), nil and others. */
+size_t cla_lua_checksize(lua_State *L, int arg, const char *name);
+size_t cla_lua_optsize(lua_State *L, int arg, const char *name, size_t otherwise);
+/* The same for field `name` of the table at `index` (nil: otherwise). */
+size_t cla_lua_fieldsize(lua_State *L, int index, const char *name, size_t otherwise);
+bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise);
+/* Raises for keys of the options table at `index` that are not in the NULL-terminated list: a misspelt option is misuse. */
+void cla_lua_checkfields(lua_State *L, int index, const char *const *known);
+
+/* Makes a metatable: `methods` for names, `properties` (may be NULL: each a C function that takes the object and returns one
+ * value) for fields such as buf.size, `meta` for metamethods. __index is a C function; an unknown name gives nil. Sets __name.
+ * Leaves the stack as it was. */
+void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, const luaL_Reg *properties, const luaL_Reg *meta);
+
+/* A new userdata of the type, zeroed, with its metatable and `nuser` user values. */
+void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser);
+
+/* ---- The objects ------------------------------------------------------------------------------------------------ */
+
+typedef struct lua_device { cla_device *device; } lua_device;           /* retained; NULL: closed */
+typedef struct lua_stream { cla_stream *stream; } lua_stream;           /* retained; NULL: closed */
+typedef struct lua_gate { cla_gate *gate; } lua_gate;                   /* NULL: closed (which opened it) */
+typedef struct lua_pool { cla_pool *pool; } lua_pool;                   /* retained; NULL: closed */
+
+typedef struct lua_event {
+  cl_event event;      /* NULL: closed */
+  cla_stream *stream;  /* cla__stream_hold: the device lives while the event does (also retain the device) */
+  cla_device *device;  /* retained */
+  uint64_t number;     /* of the command on the stream */
+  void *host;          /* malloc'd destination of an asynchronous read, or NULL; freed only when the command is complete */
+  size_t nbytes;
+} lua_event;
+
+/* An allocation, or a view of one. Views share the handle and are stale when the allocation is freed. */
+typedef struct lua_buffer {
+  cla_handle handle;   /* pool NULL: closed */
+  void *address;       /* of the first byte of the view */
+  size_t offset;       /* of the view in the allocation */
+  size_t nbytes;       /* of the view */
+  size_t size;         /* bytes set aside for the allocation: what the collector is told */
+  bool is_view;        /* user value 1: the buffer it was made from; closing a view frees nothing */
+  cla_device *device;  /* borrowed from the pool; valid while the pool struct is retained */
+} lua_buffer;          /* user value 1 of an allocation: the pool object, when there is one */
+
+typedef struct lua_map {
+  cla_mapping *mapping; /* NULL: closed */
+  cla_handle handle;
+  void *host;
+  size_t nbytes;
+  bool readable, writable;
+} lua_map;              /* user value 1: the buffer */
+
+/* Checks: raise for another type and for a closed object ("attempt to use a closed buffer"). */
+lua_device *cla_lua_checkdevice(lua_State *L, int arg);
+lua_stream *cla_lua_checkstream(lua_State *L, int arg);
+lua_event *cla_lua_checkevent(lua_State *L, int arg);
+lua_gate *cla_lua_checkgate(lua_State *L, int arg);
+lua_pool *cla_lua_checkpool(lua_State *L, int arg);
+lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg); /* the allocation may be freed: the core says so at use */
+
+void cla_lua_pushdevice(lua_State *L, cla_device *d);  /* retains */
+void cla_lua_pushstream(lua_State *L, cla_stream *s);  /* retains */
+/* Takes over the event's reference; retains stream and device. If userdata creation throws, the event leaks nothing: call
+ * cla_lua_newevent first (closed), then fill it in. */
+lua_event *cla_lua_newevent(lua_State *L);
+void cla_lua_fillevent(lua_event *e, cl_event event, cla_stream *s, uint64_t number);
+
+/* ---- guard.c: what "current" means ------------------------------------------------------------------------------- */
+
+/* The current device and stream of the running coroutine: its own innermost guard, or that of a coroutine that is resuming it
+ * (directly or not), else the default device and its default stream. Raises when there is no device. */
+void cla_lua_current(lua_State *L, cla_device **d, cla_stream **s);
+/* The current stream if it is d's, else d's default stream. */
+cla_stream *cla_lua_currentstream(lua_State *L, cla_device *d);
+
+/* ---- Options of commands: {stream =, wait =, async =} -------------------------------------------------------------- */
+
+typedef struct lua_command {
+  cla_order order;
+  cl_event wait[CLA_MOST_WAITS];
+  cl_event out;
+  bool async;
+} lua_command;
+/* Reads the options table at `index` (nil or none: defaults) for a command on device d; raises for closed or foreign streams,
+ * events of another device, more than CLA_MOST_WAITS. `wait` may hold events and gates, or be a single one. Gates and the streams of
+ * events are noted on the stream (cla__stream_note_gate, cla__stream_inherit_gates). order.stream defaults to the current
+ * stream. order.blocking = !async; order.out = &c->out when async. order.wait points into c: c must not move. */
+void cla_lua_command(lua_State *L, int index, cla_device *d, lua_command *c);
+void cla_lua_waits(lua_State *L, int index, cla_device *d, cla_stream *s, lua_command *c); /* the value of `wait` at index */
+
+/* ---- One open function a file, called by module.c -------------------------------------------------------------------- */
+
+void cla_lua_open_device(lua_State *L);
+void cla_lua_open_stream(lua_State *L);
+void cla_lua_open_event(lua_State *L);
+void cla_lua_open_gate(lua_State *L);
+void cla_lua_open_pool(lua_State *L);
+void cla_lua_open_buffer(lua_State *L);
+void cla_lua_open_map(lua_State *L);
+void cla_lua_open_program(lua_State *L); /* registers CLA_LUA_PROGRAM */
+void cla_lua_open_kernel(lua_State *L);  /* registers CLA_LUA_KERNEL */
+void cla_lua_open_guard(lua_State *L);
+
+/* Methods of the device object that other files define. */
+int cla_lua_device_program(lua_State *L); /* program.c: dev:program(src [, opts]) */
+int cla_lua_device_pool(lua_State *L);    /* pool.c: dev:pool([opts]) */
+int cla_lua_device_alloc(lua_State *L);   /* buffer.c: dev:alloc(nbytes [, opts]) */
+int cla_lua_pool_alloc(lua_State *L);     /* buffer.c: pool:alloc(nbytes [, stream or opts]) */
+int cla_lua_device_stream(lua_State *L);  /* stream.c */
+int cla_lua_device_gate(lua_State *L);    /* gate.c */
+int cla_lua_localmem(lua_State *L);       /* kernel.c: cl.localmem(nbytes) */
+int cla_lua_debug_table(lua_State *L);    /* debug.c: pushes the table cl.debug */
+
+#endif
