@@ -173,6 +173,11 @@ CLA_API cla_status cla_stream_query(cla_stream *, bool *idle);
 CLA_API cla_status cla_stream_wait_event(cla_stream *, cl_event); /* later commands wait for it */
 CLA_API cla_status cla_stream_wait_gate(cla_stream *, cla_gate *);
 
+/* Events that this library gave out; a simulated device's are unknown to OpenCL itself. */
+CLA_API cla_status cla_event_wait(cla_device *, cl_event);
+CLA_API cla_status cla_event_query(cla_device *, cl_event, bool *complete);
+CLA_API void cla_event_release(cla_device *, cl_event);
+
 CLA_API cla_status cla_gate_create(cla_device *, cla_gate **out);
 CLA_API cla_status cla_gate_open(cla_gate *);  /* idempotent */
 CLA_API void cla_gate_release(cla_gate *); /* opens it first */

@@ -34,22 +34,37 @@ typedef struct lua_world {
   /* Pressure: Lua sees a few bytes where a gigabyte hangs. `grown` is how far live bytes have grown since the last full
    * collection: allocations count up, closes (explicit or by the collector) count down, never below 0. */
   size_t grown;
-  bool is_collecting;         /* inside a collection we started, or a finalizer: no second one */
+  bool is_collecting;         /* inside a collection that we started: no second one */
+  bool is_closed;             /* the state is closing: no default device is opened any more */
 } lua_world;
 
 lua_world *cla_lua_world(lua_State *L);
-/* After an allocation of `nbytes` from p: runs a full collection when growth passes the soft cap (a quarter of the pool's limit,
- * at least 64 MiB). */
+/* Before an allocation of `nbytes` from p: runs a full collection when growth passes the soft cap (a quarter of the pool's limit,
+ * at least 64 MiB); not when the collector is stopped. An allocation that then fails is taken back with cla_lua_shrank. */
 void cla_lua_grew(lua_State *L, lua_world *w, const cla_pool *p, size_t nbytes);
 void cla_lua_shrank(lua_world *w, size_t nbytes);
-/* A full collection, unless one is running (then false): the reclaim step of an allocation that found no memory. */
+/* A full collection, unless one is running or the collector is stopped (then false): the reclaim step of an allocation that found no memory. */
 bool cla_lua_collect(lua_State *L, lua_world *w);
+
+/* A device held by this state for several objects: a handle, the buffers and maps made through it. It is released when the last
+ * of them is closed, so a buffer may use its device whatever the script has closed. Counted plainly: a state runs on one
+ * thread at a time. */
+typedef struct lua_share {
+  cla_device *device; /* retained */
+  cla_pool *pool;     /* the default pool once it was asked for; borrowed, it lives as long as the device */
+  size_t count;
+} lua_share;
+lua_share *cla_lua_share(lua_State *L, cla_device *d); /* a new one, count 1; retains; raises without host memory */
+void cla_lua_unshare(lua_share *share);                /* NULL is ignored */
 
 /* ---- check.c: arguments and results -------------------------------------------------------------------------- */
 
 /* Misuse raises "function: message"; failures of the environment push nil, message, code and return 3. Which is which:
  * NOMEM, LIMIT, TOO_LARGE, DRIVER, NO_DEVICE are the environment's. */
 int cla_lua_fail(lua_State *L, cla_status status);
+int cla_lua_pushfail(lua_State *L, cla_status status); /* nil, message, code, whatever the status */
+int cla_lua_raise(lua_State *L);                       /* raises the last error, whatever its status */
+int cla_lua_result(lua_State *L, cla_status status);   /* true, or as cla_lua_fail */
 /* A size, offset or count in bytes: an integer (or a float with an integral value) in 0 .. 2^63-1. Raises "bad argument #i to 'f'
  * (NAME: ... )" with the value for negatives, fractions, NaN, infinities, strings (also numeric ones), nil and others. */
 size_t cla_lua_checksize(lua_State *L, int arg, const char *name);
@@ -59,6 +74,11 @@ size_t cla_lua_fieldsize(lua_State *L, int index, const char *name, size_t other
 bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise);
 /* Raises for keys of the options table at `index` that are not in the NULL-terminated list: a misspelt option is misuse. */
 void cla_lua_checkfields(lua_State *L, int index, const char *const *known);
+
+/* Raises unless [offset, offset + nbytes) lies in `size` bytes of `what`. */
+void cla_lua_checkrange(lua_State *L, int arg, size_t offset, size_t nbytes, size_t size, const char *what);
+/* Raises "attempt to use a closed WHAT" when the handle is NULL, and in a forked child. */
+void cla_lua_checkopen(lua_State *L, int arg, const void *handle, const char *what);
 
 /* Makes a metatable: `methods` for names, `properties` (may be NULL: each a C function that takes the object and returns one
  * value) for fields such as buf.size, `meta` for metamethods. __index is a C function; an unknown name gives nil. Sets __name.
@@ -70,10 +90,17 @@ void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser);
 
 /* ---- The objects ------------------------------------------------------------------------------------------------ */
 
-typedef struct lua_device { cla_device *device; } lua_device;           /* retained; NULL: closed */
+typedef struct lua_device {
+  cla_device *device; /* share->device; NULL: closed */
+  lua_share *share;
+} lua_device;
 typedef struct lua_stream { cla_stream *stream; } lua_stream;           /* retained; NULL: closed */
 typedef struct lua_gate { cla_gate *gate; } lua_gate;                   /* NULL: closed (which opened it) */
-typedef struct lua_pool { cla_pool *pool; } lua_pool;                   /* retained; NULL: closed */
+typedef struct lua_pool {
+  cla_pool *pool;   /* retained; NULL: closed */
+  lua_share *share; /* of its device */
+  unsigned busy;    /* allocations under way: a finalizer that closes the pool meanwhile leaves the release to them */
+} lua_pool;
 
 typedef struct lua_event {
   cl_event event;      /* NULL: closed */
@@ -82,6 +109,7 @@ typedef struct lua_event {
   uint64_t number;     /* of the command on the stream */
   void *host;          /* malloc'd destination of an asynchronous read, or NULL; freed only when the command is complete */
   size_t nbytes;
+  bool is_read;        /* data() has something to give, if only an empty string */
 } lua_event;
 
 /* An allocation, or a view of one. Views share the handle and are stale when the allocation is freed. */
@@ -90,14 +118,16 @@ typedef struct lua_buffer {
   void *address;       /* of the first byte of the view */
   size_t offset;       /* of the view in the allocation */
   size_t nbytes;       /* of the view */
-  size_t size;         /* bytes set aside for the allocation: what the collector is told */
+  size_t size;         /* bytes set aside for the allocation */
   bool is_view;        /* user value 1: the buffer it was made from; closing a view frees nothing */
-  cla_device *device;  /* borrowed from the pool; valid while the pool struct is retained */
+  lua_share *share;    /* NULL exactly when closed */
+  cla_device *device;  /* share->device */
 } lua_buffer;          /* user value 1 of an allocation: the pool object, when there is one */
 
 typedef struct lua_map {
   cla_mapping *mapping; /* NULL: closed */
   cla_handle handle;
+  lua_share *share; /* the unmap goes to a stream of this device */
   void *host;
   size_t nbytes;
   bool readable, writable;
@@ -112,6 +142,7 @@ lua_pool *cla_lua_checkpool(lua_State *L, int arg);
 lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg); /* the allocation may be freed: the core says so at use */
 
 void cla_lua_pushdevice(lua_State *L, cla_device *d);  /* retains */
+void cla_lua_pushshared(lua_State *L, lua_share *share); /* another handle of the same share */
 void cla_lua_pushstream(lua_State *L, cla_stream *s);  /* retains */
 /* Takes over the event's reference; retains stream and device. If userdata creation throws, the event leaks nothing: call
  * cla_lua_newevent first (closed), then fill it in. */
@@ -139,10 +170,14 @@ typedef struct lua_command {
  * events are noted on the stream (cla__stream_note_gate, cla__stream_inherit_gates). order.stream defaults to the current
  * stream. order.blocking = !async; order.out = &c->out when async. order.wait points into c: c must not move. */
 void cla_lua_command(lua_State *L, int index, cla_device *d, lua_command *c);
-void cla_lua_waits(lua_State *L, int index, cla_device *d, cla_stream *s, lua_command *c); /* the value of `wait` at index */
+/* The value of `wait` at index, for a command on c->order.stream, which is of device d. */
+void cla_lua_waits(lua_State *L, int index, cla_device *d, cla_stream *s, lua_command *c);
+/* The same for a copy: stream and events may be of either device. */
+void cla_lua_command_between(lua_State *L, int index, cla_device *to, cla_device *from, lua_command *c);
 
 /* ---- One open function a file, called by module.c -------------------------------------------------------------------- */
 
+void cla_lua_open_world(lua_State *L);
 void cla_lua_open_device(lua_State *L);
 void cla_lua_open_stream(lua_State *L);
 void cla_lua_open_event(lua_State *L);
@@ -162,6 +197,15 @@ int cla_lua_pool_alloc(lua_State *L);     /* buffer.c: pool:alloc(nbytes [, stre
 int cla_lua_device_stream(lua_State *L);  /* stream.c */
 int cla_lua_device_gate(lua_State *L);    /* gate.c */
 int cla_lua_localmem(lua_State *L);       /* kernel.c: cl.localmem(nbytes) */
+int cla_lua_device_complete(lua_State *L); /* sim.c: dev:complete(stream [, n]) */
 int cla_lua_debug_table(lua_State *L);    /* debug.c: pushes the table cl.debug */
+
+/* Functions of the module. */
+int cla_lua_device(lua_State *L);   /* device.c: cl.device([selector]) */
+int cla_lua_devices(lua_State *L);  /* device.c: cl.devices() */
+int cla_lua_simulate(lua_State *L); /* sim.c: cl.simulate(opts) */
+int cla_lua_guard(lua_State *L);    /* guard.c: cl.guard(device or stream) */
+int cla_lua_owns(lua_State *L);     /* buffer.c: cl.owns(address) */
+int cla_lua_resolve(lua_State *L);  /* buffer.c: cl.resolve(address) */
 
 #endif

@@ -152,7 +152,7 @@ static cla_status check_block(const cla_pool *p, const cla_segment *g, const cla
   EXPECT(b->segment == g, "segment %llu: block at %llu belongs to another", n, at);
   EXPECT(b->size && b->size % p->align == 0 && b->offset % p->align == 0, "segment %llu: block at %llu is misaligned", n, at);
   EXPECT(!b->next || (b->next->prev == b && b->next->offset == b->offset + b->size), "segment %llu: a gap after %llu", n, at);
-  EXPECT(b->requested <= b->size || b->state != CLA_ACTIVE, "segment %llu: block at %llu is smaller than its request", n, at);
+  EXPECT(b->requested <= b->size || !b->generation, "segment %llu: block at %llu is smaller than its request", n, at);
   EXPECT(cla__table_find(&p->blocks, (uintptr_t)cla__block_address(b)) == b, "segment %llu: block at %llu is not in the table", n, at);
   EXPECT(cla__block_at(p, g, b->offset) == b && cla__block_at(p, g, b->offset + b->size - 1) == b,
          "segment %llu: block at %llu is not found by its addresses", n, at);

@@ -5,7 +5,7 @@
 #include <time.h>
 
 static void pause_briefly(unsigned round) {
-  enum { SPINS = 64, YIELDS = 64 };
+  enum { SPINS = 64, YIELDS = 512 };
   if (round < SPINS) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

@@ -79,8 +79,10 @@ enum {
   CLA_MAX_MARKERS = 64 /* markers outstanding a stream: later ones wait, so events stay bounded behind a stuck queue */
 };
 
-/* marker[i].number ascends; every command numbered at most marker[i].number is complete when its event is. */
+/* Every command numbered at most `number` is complete when the event is. Counted, because one thread may ask the driver about
+ * a marker that another retires. */
 typedef struct cla_marker {
+  atomic_int refs;
   uint64_t number;
   cl_event event;
 } cla_marker;
@@ -112,7 +114,7 @@ struct cla_stream {
   atomic_uint_fast64_t wanted; /* a number somebody waits for: the next command is preceded by a marker */
   atomic_size_t deferred_count;
   pthread_mutex_t lock; /* guards the rest */
-  cla_marker markers[CLA_MAX_MARKERS];
+  cla_marker *markers[CLA_MAX_MARKERS]; /* a ring, by ascending number */
   size_t first_marker, marker_count;
   bool is_marking; /* a thread is enqueuing a marker */
   cla_deferred *deferred;

@@ -45,6 +45,200 @@ static void slot_give(size_t slot) {
   pthread_mutex_unlock(&slots_lock);
 }
 
+/* ---- Numbers and markers ------------------------------------------------------------------------- */
+
+static cla_marker *ring_at(const cla_stream *s, size_t i) {
+  return s->markers[(s->first_marker + i) % CLA_MAX_MARKERS];
+}
+
+static uint64_t newest_marked(const cla_stream *s) {
+  return s->marker_count ? ring_at(s, s->marker_count - 1)->number : 0;
+}
+
+static void marker_drop(const cla_driver *driver, cla_marker *m) {
+  if (atomic_fetch_sub(&m->refs, 1) != 1) return;
+  cla__release_event(driver, m->event);
+  free(m);
+}
+
+/* Enqueues a marker; its number is what had been submitted before. */
+static cla_status marker_new(cla_stream *s, cla_marker **out) {
+  const cla_driver *driver = s->device->driver;
+  cla_marker *m = malloc(sizeof *m);
+  if (!m) return cla__error(CLA_E_NOMEM, "no host memory for a marker");
+  atomic_init(&m->refs, 1);
+  m->number = cla__stream_submitted(s);
+  m->event = NULL;
+  cl_int err = cla__enqueue_marker(driver, s->queue, 0, NULL, &m->event);
+  if (err) {
+    free(m);
+    return cla__driver_error(CLA_CALL_enqueue_marker, err);
+  }
+  cla__flush(driver, s->queue);
+  *out = m;
+  return CLA_OK;
+}
+
+static void raise_completed(cla_stream *s, uint64_t number) {
+  uint64_t known = atomic_load(&s->completed);
+  while (known < number && !atomic_compare_exchange_weak(&s->completed, &known, number)) {}
+}
+
+void cla__stream_reached(cla_stream *s, uint64_t number) { raise_completed(s, number); }
+
+/* Enqueues a marker that covers `number`, unless one does, the ring is full, or another thread is at it. */
+static cla_status place_marker(cla_stream *s, uint64_t number) {
+  pthread_mutex_lock(&s->lock);
+  bool needed = !s->is_marking && s->marker_count < CLA_MAX_MARKERS && newest_marked(s) < number &&
+                atomic_load(&s->completed) < number;
+  if (needed) s->is_marking = true;
+  pthread_mutex_unlock(&s->lock);
+  if (!needed) return CLA_OK;
+  cla_marker *m = NULL;
+  cla_status status = marker_new(s, &m);
+  pthread_mutex_lock(&s->lock);
+  s->is_marking = false;
+  if (m) s->markers[(s->first_marker + s->marker_count++) % CLA_MAX_MARKERS] = m;
+  pthread_mutex_unlock(&s->lock);
+  return status;
+}
+
+/* The marker's event is complete: it leaves the ring if it is still the oldest there, and completed follows. */
+static void retire_marker(cla_stream *s, cla_marker *m) {
+  pthread_mutex_lock(&s->lock);
+  bool is_oldest = s->marker_count && ring_at(s, 0) == m;
+  if (is_oldest) {
+    s->first_marker = (s->first_marker + 1) % CLA_MAX_MARKERS;
+    s->marker_count--;
+  }
+  pthread_mutex_unlock(&s->lock);
+  raise_completed(s, m->number);
+  if (is_oldest) marker_drop(s->device->driver, m);
+}
+
+/* The oldest marker that covers `number` (0: the oldest), with a reference of the caller's; NULL: none. */
+static cla_marker *borrow_marker(cla_stream *s, uint64_t number) {
+  cla_marker *found = NULL;
+  pthread_mutex_lock(&s->lock);
+  for (size_t i = 0; i < s->marker_count && !found; i++)
+    if (ring_at(s, i)->number >= number) found = ring_at(s, i);
+  if (found) atomic_fetch_add(&found->refs, 1);
+  pthread_mutex_unlock(&s->lock);
+  return found;
+}
+
+static void run_deferred(cla_deferred *list) {
+  while (list) {
+    cla_deferred *next = list->next;
+    list->run(list->arg);
+    free(list);
+    list = next;
+  }
+}
+
+static void run_due(cla_stream *s) {
+  if (!atomic_load_explicit(&s->deferred_count, memory_order_relaxed)) return;
+  cla_deferred *due = NULL;
+  pthread_mutex_lock(&s->lock);
+  for (cla_deferred **p = &s->deferred; *p;) {
+    cla_deferred *x = *p;
+    if (cla__stream_done(s, x->number)) {
+      *p = x->next;
+      x->next = due;
+      due = x;
+      atomic_fetch_sub(&s->deferred_count, 1);
+    } else {
+      p = &x->next;
+    }
+  }
+  pthread_mutex_unlock(&s->lock);
+  run_deferred(due);
+}
+
+bool cla__stream_poll(cla_stream *s, uint64_t number) {
+  const cla_driver *driver = s->device->driver;
+  if (number && !cla__stream_done(s, number)) place_marker(s, number);
+  for (cla_marker *m; (m = borrow_marker(s, 0)) != NULL;) {
+    cl_int state = CL_QUEUED;
+    cl_int err = cla__get_event_info(driver, m->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+    bool complete = !err && state <= CL_COMPLETE;
+    if (complete) {
+      cla__wait_events(driver, 1, &m->event);
+      retire_marker(s, m);
+    }
+    marker_drop(driver, m);
+    if (!complete) break;
+  }
+  run_due(s);
+  return cla__stream_done(s, number);
+}
+
+cla_status cla__stream_wait(cla_stream *s, uint64_t number) {
+  if (cla__stream_done(s, number)) return CLA_OK;
+  if (cla__stream_would_hang(s, number))
+    return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
+                      (unsigned long long)s->id);
+  const cla_driver *driver = s->device->driver;
+  cla_status status = place_marker(s, number);
+  cla_marker *m = status ? NULL : borrow_marker(s, number);
+  if (m) {
+    cl_int err = cla__wait_events(driver, 1, &m->event);
+    if (!err || err == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) raise_completed(s, m->number);
+    else status = cla__driver_error(CLA_CALL_wait_events, err);
+    marker_drop(driver, m);
+    if (status) return status;
+  } else if (!cla__stream_done(s, number)) { /* no marker to be had: wait for everything */
+    uint64_t all = cla__stream_submitted(s);
+    cl_int err = cla__finish(driver, s->queue);
+    if (err) return cla__driver_error(CLA_CALL_finish, err);
+    raise_completed(s, all);
+  }
+  cla__stream_poll(s, 0);
+  return CLA_OK;
+}
+
+void cla__stream_before(cla_stream *s) {
+  uint64_t wanted = atomic_load_explicit(&s->wanted, memory_order_relaxed);
+  if (wanted && !cla__stream_done(s, wanted)) place_marker(s, wanted);
+}
+
+uint64_t cla__stream_after(cla_stream *s) {
+  uint64_t number = atomic_fetch_add_explicit(&s->submitted, 1, memory_order_acq_rel) + 1;
+  /* Deferred work is looked at now and then, so that a script that never waits does not pile it up. */
+  if (number % 32 == 0 && atomic_load_explicit(&s->deferred_count, memory_order_relaxed))
+    cla__stream_poll(s, number);
+  return number;
+}
+
+cla_status cla__stream_order_after(cla_stream *s, cla_stream *other, uint64_t number) {
+  if (s == other || cla__stream_done(other, number)) return CLA_OK;
+  const cla_driver *driver = s->device->driver;
+  cla_status status = place_marker(other, number);
+  cla_marker *m = status ? NULL : borrow_marker(other, number);
+  if (!status && !m) status = marker_new(other, &m); /* the ring is full of older markers: one that nobody keeps */
+  if (status) return status;
+  cla__stream_before(s);
+  cla__stream_inherit_gates(s, other, m->number);
+  cl_int err = cla__enqueue_barrier(driver, s->queue, 1, &m->event, NULL);
+  marker_drop(driver, m);
+  if (err) return cla__driver_error(CLA_CALL_enqueue_barrier, err);
+  cla__stream_after(s);
+  return CLA_OK;
+}
+
+cla_status cla__stream_defer(cla_stream *s, uint64_t number, void (*run)(void *), void *arg) {
+  cla_deferred *x = malloc(sizeof *x);
+  if (!x) return cla__error(CLA_E_NOMEM, "no host memory to defer a release");
+  *x = (cla_deferred){NULL, number, run, arg};
+  cla__stream_want(s, number);
+  pthread_mutex_lock(&s->lock);
+  x->next = s->deferred;
+  s->deferred = x;
+  atomic_fetch_add(&s->deferred_count, 1);
+  pthread_mutex_unlock(&s->lock);
+  return CLA_OK;
+}
+
 /* ---- Life ---------------------------------------------------------------------------------------- */
 
 static cla_status stream_new(cla_device *d, cl_command_queue queue, bool is_own, cla_stream **out) {
@@ -113,15 +307,6 @@ cla_status cla_stream_wrap(cla_device *d, cl_command_queue q, cla_stream **out) 
   return CLA_OK;
 }
 
-static void run_deferred(cla_deferred *list) {
-  while (list) {
-    cla_deferred *next = list->next;
-    list->run(list->arg);
-    free(list);
-    list = next;
-  }
-}
-
 static bool only_we_open(cla_gate *g) {
   return !atomic_load(&g->is_open) && atomic_load(&g->is_exclusive) &&
          pthread_equal(g->thread, pthread_self());
@@ -137,8 +322,7 @@ static void stream_free(cla_stream *s) {
     cla__finish(driver, s->queue);
   }
   run_deferred(s->deferred);
-  for (size_t i = 0; i < s->marker_count; i++)
-    cla__release_event(driver, s->markers[(s->first_marker + i) % CLA_MAX_MARKERS].event);
+  while (s->marker_count) retire_marker(s, ring_at(s, 0));
   for (size_t i = 0; i < s->gate_count; i++) cla__gate_unhold(s->gates[i].gate);
   free(s->gates);
   cla__release_queue(driver, s->queue);
@@ -181,179 +365,6 @@ void cla__stream_end_own(cla_stream *s) {
   if (!s) return;
   cla__finish(s->device->driver, s->queue);
   cla__stream_unhold(s);
-}
-
-/* ---- Numbers and markers ------------------------------------------------------------------------- */
-
-static uint64_t newest_marked(const cla_stream *s) {
-  if (!s->marker_count) return 0;
-  return s->markers[(s->first_marker + s->marker_count - 1) % CLA_MAX_MARKERS].number;
-}
-
-static void raise_completed(cla_stream *s, uint64_t number) {
-  uint64_t known = atomic_load(&s->completed);
-  while (known < number && !atomic_compare_exchange_weak(&s->completed, &known, number)) {}
-}
-
-void cla__stream_reached(cla_stream *s, uint64_t number) { raise_completed(s, number); }
-
-/* Enqueues a marker that covers `number`, unless one does, the ring is full, or another thread is at it. */
-static cla_status place_marker(cla_stream *s, uint64_t number) {
-  pthread_mutex_lock(&s->lock);
-  bool needed = !s->is_marking && s->marker_count < CLA_MAX_MARKERS && newest_marked(s) < number &&
-                atomic_load(&s->completed) < number;
-  if (needed) s->is_marking = true;
-  pthread_mutex_unlock(&s->lock);
-  if (!needed) return CLA_OK;
-  uint64_t covers = cla__stream_submitted(s);
-  cl_event event = NULL;
-  const cla_driver *driver = s->device->driver;
-  cl_int err = cla__enqueue_marker(driver, s->queue, 0, NULL, &event);
-  if (!err) err = cla__flush(driver, s->queue);
-  pthread_mutex_lock(&s->lock);
-  s->is_marking = false;
-  if (event) {
-    s->markers[(s->first_marker + s->marker_count) % CLA_MAX_MARKERS] = (cla_marker){covers, event};
-    s->marker_count++;
-  }
-  pthread_mutex_unlock(&s->lock);
-  return err ? cla__driver_error(CLA_CALL_enqueue_marker, err) : CLA_OK;
-}
-
-/* Takes the oldest marker out, if it is still the one with this event; completed follows. */
-static void retire_marker(cla_stream *s, cla_marker m) {
-  pthread_mutex_lock(&s->lock);
-  bool mine = s->marker_count && s->markers[s->first_marker].event == m.event;
-  if (mine) {
-    s->first_marker = (s->first_marker + 1) % CLA_MAX_MARKERS;
-    s->marker_count--;
-  }
-  pthread_mutex_unlock(&s->lock);
-  raise_completed(s, m.number);
-  if (mine) cla__release_event(s->device->driver, m.event);
-}
-
-/* A copy of the oldest marker that covers `number` (0: the oldest), with a reference of the caller's. */
-static bool borrow_marker(cla_stream *s, uint64_t number, cla_marker *out) {
-  bool found = false;
-  pthread_mutex_lock(&s->lock);
-  for (size_t i = 0; i < s->marker_count && !found; i++) {
-    *out = s->markers[(s->first_marker + i) % CLA_MAX_MARKERS];
-    found = out->number >= number;
-  }
-  pthread_mutex_unlock(&s->lock);
-  return found && cla__retain_event(s->device->driver, out->event) == CL_SUCCESS;
-}
-
-static void run_due(cla_stream *s) {
-  if (!atomic_load_explicit(&s->deferred_count, memory_order_relaxed)) return;
-  cla_deferred *due = NULL;
-  pthread_mutex_lock(&s->lock);
-  for (cla_deferred **p = &s->deferred; *p;) {
-    cla_deferred *x = *p;
-    if (cla__stream_done(s, x->number)) {
-      *p = x->next;
-      x->next = due;
-      due = x;
-      atomic_fetch_sub(&s->deferred_count, 1);
-    } else {
-      p = &x->next;
-    }
-  }
-  pthread_mutex_unlock(&s->lock);
-  run_deferred(due);
-}
-
-bool cla__stream_poll(cla_stream *s, uint64_t number) {
-  const cla_driver *driver = s->device->driver;
-  if (number && !cla__stream_done(s, number)) place_marker(s, number);
-  cla_marker m;
-  while (borrow_marker(s, 0, &m)) {
-    cl_int state = CL_QUEUED;
-    cl_int err = cla__get_event_info(driver, m.event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state,
-                                     &state, NULL);
-    bool complete = !err && state <= CL_COMPLETE;
-    if (complete) {
-      cla__wait_events(driver, 1, &m.event);
-      retire_marker(s, m);
-    }
-    cla__release_event(driver, m.event);
-    if (!complete) break;
-  }
-  run_due(s);
-  return cla__stream_done(s, number);
-}
-
-cla_status cla__stream_wait(cla_stream *s, uint64_t number) {
-  if (cla__stream_done(s, number)) return CLA_OK;
-  if (cla__stream_would_hang(s, number))
-    return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
-                      (unsigned long long)s->id);
-  const cla_driver *driver = s->device->driver;
-  cla_marker m;
-  cla_status status = place_marker(s, number);
-  if (!status && borrow_marker(s, number, &m)) {
-    cl_int err = cla__wait_events(driver, 1, &m.event);
-    cla__release_event(driver, m.event);
-    if (err && err != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
-      return cla__driver_error(CLA_CALL_wait_events, err);
-    raise_completed(s, m.number);
-  } else if (!cla__stream_done(s, number)) { /* no marker to be had: wait for everything */
-    uint64_t all = cla__stream_submitted(s);
-    cl_int err = cla__finish(driver, s->queue);
-    if (err) return cla__driver_error(CLA_CALL_finish, err);
-    raise_completed(s, all);
-  }
-  cla__stream_poll(s, 0);
-  return CLA_OK;
-}
-
-void cla__stream_before(cla_stream *s) {
-  uint64_t wanted = atomic_load_explicit(&s->wanted, memory_order_relaxed);
-  if (wanted && !cla__stream_done(s, wanted)) place_marker(s, wanted);
-}
-
-uint64_t cla__stream_after(cla_stream *s) {
-  uint64_t number = atomic_fetch_add_explicit(&s->submitted, 1, memory_order_acq_rel) + 1;
-  /* Deferred work is looked at now and then, so that a script that never waits does not pile it up. */
-  if (number % 32 == 0 && atomic_load_explicit(&s->deferred_count, memory_order_relaxed))
-    cla__stream_poll(s, number);
-  return number;
-}
-
-cla_status cla__stream_order_after(cla_stream *s, cla_stream *other, uint64_t number) {
-  if (s == other || cla__stream_done(other, number)) return CLA_OK;
-  cla_status status = place_marker(other, number);
-  if (status) return status;
-  cla_marker m;
-  const cla_driver *driver = s->device->driver;
-  if (!borrow_marker(other, number, &m)) {
-    /* The ring is full of older markers: a marker of our own, which nobody keeps. */
-    m = (cla_marker){number, NULL};
-    cl_int err = cla__enqueue_marker(driver, other->queue, 0, NULL, &m.event);
-    if (err) return cla__driver_error(CLA_CALL_enqueue_marker, err);
-    cla__flush(driver, other->queue);
-  }
-  cla__stream_before(s);
-  cla__stream_inherit_gates(s, other, m.number);
-  cl_int err = cla__enqueue_barrier(driver, s->queue, 1, &m.event, NULL);
-  cla__release_event(driver, m.event);
-  if (err) return cla__driver_error(CLA_CALL_enqueue_barrier, err);
-  cla__stream_after(s);
-  return CLA_OK;
-}
-
-cla_status cla__stream_defer(cla_stream *s, uint64_t number, void (*run)(void *), void *arg) {
-  cla_deferred *x = malloc(sizeof *x);
-  if (!x) return cla__error(CLA_E_NOMEM, "no host memory to defer a release");
-  *x = (cla_deferred){NULL, number, run, arg};
-  cla__stream_want(s, number);
-  pthread_mutex_lock(&s->lock);
-  x->next = s->deferred;
-  s->deferred = x;
-  atomic_fetch_add(&s->deferred_count, 1);
-  pthread_mutex_unlock(&s->lock);
-  return CLA_OK;
 }
 
 /* ---- Gates that hold a stream --------------------------------------------------------------------- */

@@ -1,0 +1,193 @@
+/* Arguments, results, and how a type is made.
+ *
+ * A size that comes from Lua is checked as a Lua number before it becomes a size_t: no value is cut, wrapped or rounded. */
+#include <math.h>
+#include <string.h>
+
+#include "binding.h"
+
+/* ---- Results ----------------------------------------------------------------------------------- */
+
+static bool is_environment(cla_status status) {
+  return status == CLA_E_NOMEM || status == CLA_E_LIMIT || status == CLA_E_TOO_LARGE ||
+         status == CLA_E_DRIVER || status == CLA_E_NO_DEVICE;
+}
+
+int cla_lua_fail(lua_State *L, cla_status status) {
+  if (is_environment(status)) return cla_lua_pushfail(L, status);
+  return cla_lua_raise(L);
+}
+
+int cla_lua_pushfail(lua_State *L, cla_status status) {
+  luaL_pushfail(L);
+  lua_pushstring(L, cla_last_error());
+  lua_pushstring(L, cla_status_name(status));
+  return 3;
+}
+
+int cla_lua_raise(lua_State *L) {
+  lua_Debug ar = {0};
+  const char *message = cla_last_error();
+  const char *name = NULL;
+  if (lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar)) name = ar.name;
+  size_t n = name ? strlen(name) : 0;
+  if (n && !(strncmp(message, name, n) == 0 && message[n] == ':'))
+    return luaL_error(L, "%s: %s", name, message);
+  return luaL_error(L, "%s", message);
+}
+
+int cla_lua_result(lua_State *L, cla_status status) {
+  if (status) return cla_lua_fail(L, status);
+  lua_pushboolean(L, true);
+  return 1;
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------------- */
+
+/* What is wrong with the value on top as a size, or NULL when nothing is. */
+static const char *size_fault(lua_State *L, lua_Integer *out) {
+  if (lua_isinteger(L, -1)) {
+    *out = lua_tointeger(L, -1);
+    return *out < 0 ? "is negative" : NULL;
+  }
+  if (lua_type(L, -1) != LUA_TNUMBER) return "is no number";
+  lua_Number n = lua_tonumber(L, -1);
+  if (n != n || isinf(n)) return "is not finite";
+  if (n < 0) return "is negative";
+  if (n != floor(n)) return "is no whole number";
+  return lua_numbertointeger(n, out) ? NULL : "is too large";
+}
+
+/* "nbytes: -1 is negative": the value as Lua shows it, strings in quotes, other things by their type. */
+static const char *describe(lua_State *L, const char *name, const char *fault) {
+  switch (lua_type(L, -1)) {
+    case LUA_TNUMBER: lua_pushfstring(L, "%s", luaL_tolstring(L, -1, NULL)); break;
+    case LUA_TSTRING: lua_pushfstring(L, "the string '%s'", lua_tostring(L, -1)); break;
+    default: lua_pushstring(L, luaL_typename(L, -1));
+  }
+  return lua_pushfstring(L, "%s: %s %s", name, lua_tostring(L, -1), fault);
+}
+
+static size_t top_size(lua_State *L, int arg, const char *name) {
+  lua_Integer value = 0;
+  const char *fault = size_fault(L, &value);
+  if (fault) luaL_argerror(L, arg, describe(L, name, fault));
+  return (size_t)value;
+}
+
+size_t cla_lua_checksize(lua_State *L, int arg, const char *name) {
+  if (lua_isinteger(L, arg)) {
+    lua_Integer value = lua_tointeger(L, arg);
+    if (value >= 0) return (size_t)value;
+  }
+  if (lua_isnone(L, arg)) lua_pushnil(L);
+  else lua_pushvalue(L, arg);
+  size_t value = top_size(L, arg, name);
+  lua_pop(L, 1);
+  return value;
+}
+
+size_t cla_lua_optsize(lua_State *L, int arg, const char *name, size_t otherwise) {
+  return lua_isnoneornil(L, arg) ? otherwise : cla_lua_checksize(L, arg, name);
+}
+
+size_t cla_lua_fieldsize(lua_State *L, int index, const char *name, size_t otherwise) {
+  size_t value = otherwise;
+  if (lua_getfield(L, index, name) != LUA_TNIL) value = top_size(L, index, name);
+  lua_pop(L, 1);
+  return value;
+}
+
+bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise) {
+  bool value = otherwise;
+  int type = lua_getfield(L, index, name);
+  if (type == LUA_TBOOLEAN) value = lua_toboolean(L, -1);
+  else if (type != LUA_TNIL) luaL_argerror(L, index, describe(L, name, "is no boolean"));
+  lua_pop(L, 1);
+  return value;
+}
+
+/* ---- Ranges ------------------------------------------------------------------------------------ */
+
+void cla_lua_checkrange(lua_State *L, int arg, size_t offset, size_t nbytes, size_t size,
+                        const char *what) {
+  if (offset <= size && nbytes <= size - offset) return;
+  luaL_argerror(L, arg,
+                lua_pushfstring(L, "%I bytes at offset %I reach outside a %s of %I bytes",
+                                (LUAI_UACINT)nbytes, (LUAI_UACINT)offset, what,
+                                (LUAI_UACINT)size));
+}
+
+/* ---- Options tables ---------------------------------------------------------------------------- */
+
+static bool is_known(const char *name, const char *const *known) {
+  while (*known && strcmp(*known, name) != 0) known++;
+  return *known != NULL;
+}
+
+/* "stream, wait, async" */
+static void push_names(lua_State *L, const char *const *known) {
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  for (size_t i = 0; known[i]; i++) {
+    if (i) luaL_addstring(&b, ", ");
+    luaL_addstring(&b, known[i]);
+  }
+  luaL_pushresult(&b);
+}
+
+void cla_lua_checkfields(lua_State *L, int index, const char *const *known) {
+  if (lua_isnoneornil(L, index)) return;
+  luaL_checktype(L, index, LUA_TTABLE);
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    if (lua_type(L, -2) == LUA_TSTRING && is_known(lua_tostring(L, -2), known)) continue;
+    luaL_tolstring(L, -2, NULL);
+    push_names(L, known);
+    luaL_argerror(L, index,
+                  lua_pushfstring(L, "no option is named '%s'; there are %s", lua_tostring(L, -2),
+                                  lua_tostring(L, -1)));
+  }
+}
+
+/* ---- Types ------------------------------------------------------------------------------------- */
+
+/* Upvalues: methods, properties. A property's function runs in place: it sees the object as its only argument. */
+static int index_object(lua_State *L) {
+  lua_settop(L, 2);
+  lua_pushvalue(L, 2);
+  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(2));
+  lua_CFunction property = lua_tocfunction(L, -1);
+  if (!property) return 0;
+  lua_settop(L, 1);
+  return property(L);
+}
+
+static void push_functions(lua_State *L, const luaL_Reg *functions) {
+  lua_newtable(L);
+  if (functions) luaL_setfuncs(L, functions, 0);
+}
+
+void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods,
+                     const luaL_Reg *properties, const luaL_Reg *meta) {
+  luaL_newmetatable(L, name);
+  luaL_setfuncs(L, meta, 0);
+  push_functions(L, methods);
+  push_functions(L, properties);
+  lua_pushcclosure(L, index_object, 2);
+  lua_setfield(L, -2, "__index");
+  lua_pop(L, 1);
+}
+
+void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser) {
+  void *object = lua_newuserdatauv(L, size, nuser);
+  memset(object, 0, size);
+  luaL_setmetatable(L, type);
+  return object;
+}
+
+void cla_lua_checkopen(lua_State *L, int arg, const void *handle, const char *what) {
+  if (!handle) luaL_argerror(L, arg, lua_pushfstring(L, "attempt to use a closed %s", what));
+  if (cla__alive()) cla_lua_raise(L);
+}
