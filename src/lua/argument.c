@@ -226,6 +226,9 @@ void cla_lua_argument(lua_State *L, lua_kernel *k, unsigned i) {
     if (lua_type(L, -1) != LUA_TSTRING || lua_rawlen(L, -1) == 0)
       refuse(L, k, i, 0, -1, "a string with its bytes (string.pack)");
     a->bytes = lua_tolstring(L, -1, &a->bytes_size);
+    if (a->nbytes && a->bytes_size != a->nbytes)
+      cla_lua_argerror(L, k, i, "a string of %d bytes expected, got %I", (int)a->nbytes,
+                       (lua_Integer)a->bytes_size);
     break;
   case CLA_ARG_UNSUPPORTED:
     cla_lua_argerror(L, k, i, "images, samplers, pipes and queues are not supported");

@@ -144,6 +144,7 @@ lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg); /* the allocation may be
 void cla_lua_pushdevice(lua_State *L, cla_device *d);  /* retains */
 void cla_lua_pushshared(lua_State *L, lua_share *share); /* another handle of the same share */
 void cla_lua_pushstream(lua_State *L, cla_stream *s);  /* retains */
+void cla_lua_pushpool(lua_State *L, lua_share *share, cla_pool *p); /* retains; p is of the share's device */
 /* Takes over the event's reference; retains stream and device. If userdata creation throws, the event leaks nothing: call
  * cla_lua_newevent first (closed), then fill it in. */
 lua_event *cla_lua_newevent(lua_State *L);
@@ -197,6 +198,7 @@ int cla_lua_pool_alloc(lua_State *L);     /* buffer.c: pool:alloc(nbytes [, stre
 int cla_lua_device_stream(lua_State *L);  /* stream.c */
 int cla_lua_device_gate(lua_State *L);    /* gate.c */
 int cla_lua_localmem(lua_State *L);       /* kernel.c: cl.localmem(nbytes) */
+int cla_lua_buffer_map(lua_State *L);     /* map.c: buf:map(mode [, offset [, n]]) */
 int cla_lua_device_complete(lua_State *L); /* sim.c: dev:complete(stream [, n]) */
 int cla_lua_debug_table(lua_State *L);    /* debug.c: pushes the table cl.debug */
 

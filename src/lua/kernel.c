@@ -72,7 +72,10 @@ void cla_lua_newkernel(lua_State *L, int program, const char *name) {
                                      NULL);
     if (err) status = cla__driver_error(CLA_CALL_get_kernel_group_info, err);
   }
-  if (!status) return;
+  if (!status) {
+    cla_lua_typedefs(L, k, program);
+    return;
+  }
   cla_lua_closekernel(k);
   luaL_error(L, "kernel %s: %s", name, cla_last_error());
 }

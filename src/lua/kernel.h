@@ -16,7 +16,8 @@ typedef struct lua_program {
   cl_program program;  /* NULL: closed */
   cla_device *device;  /* retained while open */
   lua_kernel *kernels; /* open ones, linked by next */
-} lua_program; /* user values: 1 name -> kernel, or false before its first use; 2 the names */
+} lua_program; /* user values: 1 name -> kernel, or false before its first use; 2 the names; 3 source and 4
+                        * options as built */
 
 typedef struct lua_localmem { /* room in local memory, what cl.localmem() gives */
   size_t nbytes;              /* > 0 */
@@ -74,10 +75,16 @@ void cla_lua_closekernel(lua_kernel *k);
 /* ---- signature.c ---- */
 /* Reads the parameters of the kernel at the stack's top into k->args. May raise for want of memory only. */
 cla_status cla_lua_signature(lua_State *L, lua_kernel *k);
+/* For the name of a built-in type: what it takes. Any other name changes nothing. */
+void cla_lua_findtype(const char *name, cla_arg *a);
 /* Pushes "kernel saxpy(float a, global const float *x)". */
 void cla_lua_pushsignature(lua_State *L, const lua_kernel *k);
 /* Pushes the list of {name =, type =, qualifier =}. */
 void cla_lua_pushargs(lua_State *L, const lua_kernel *k);
+
+/* ---- typedefs.c ---- */
+/* Finds out about parameters with type names of the source's own. The program object is at the index `program`. */
+void cla_lua_typedefs(lua_State *L, lua_kernel *k, int program);
 
 /* ---- argument.c ---- */
 /* Converts the value at the stack's top for parameter i, from 0; raises when it does not fit. No Lua code runs, and no

@@ -254,7 +254,7 @@ static cla_status list_kernels(lua_State *L, const lua_program *p) {
 
 /* Pushes the new program, or raises, or pushes nil, message, code; returns how many. */
 static int build(lua_State *L, cla_device *d, const char *source, const char *options) {
-  lua_program *p = cla_lua_new(L, sizeof *p, CLA_LUA_PROGRAM, 2);
+  lua_program *p = cla_lua_new(L, sizeof *p, CLA_LUA_PROGRAM, 4);
   cl_int err = CL_SUCCESS;
   cl_program program = cla__create_program(d->driver, d->context, source, strlen(source), &err);
   if (!program) return cla_lua_fail(L, cla__driver_error(CLA_CALL_create_program, err));
@@ -290,6 +290,10 @@ int cla_lua_device_program(lua_State *L) {
   lua_pop(L, 1);
   const int n = build(L, d, lua_tostring(L, 2), lua_tostring(L, 3));
   if (n != 1) return n;
+  for (int i = 0; i < 2; i++) {
+    lua_pushvalue(L, 2 + i);
+    lua_setiuservalue(L, -2, 3 + i);
+  }
   lua_pushvalue(L, 5);
   lua_pushvalue(L, -2);
   lua_rawset(L, 4);

@@ -91,7 +91,7 @@ static const char *integer_name(const type_words *t) {
   return is_unsigned || is_int || base ? names[base][is_unsigned] : NULL;
 }
 
-static void find_builtin(const char *name, cla_arg *a) {
+void cla_lua_findtype(const char *name, cla_arg *a) {
   const size_t letters = strcspn(name, "0123456789");
   unsigned lanes = 1;
   if (name[letters]) {
@@ -140,8 +140,8 @@ static void describe(lua_State *L, const raw_arg *raw, const char *type_name, cl
   a->lanes = 1;
   if ((raw->qualifiers & CL_KERNEL_ARG_TYPE_PIPE) || is_opaque(&t)) a->kind = CLA_ARG_UNSUPPORTED;
   else if (is_pointer) a->kind = is_local ? CLA_ARG_LOCAL : CLA_ARG_BUFFER;
-  else if (integer) find_builtin(integer, a);
-  else if (t.nwords == 1) find_builtin(t.word[0], a);
+  else if (integer) cla_lua_findtype(integer, a);
+  else if (t.nwords == 1) cla_lua_findtype(t.word[0], a);
 
   luaL_Buffer b;
   luaL_buffinit(L, &b);

@@ -105,7 +105,7 @@ typedef struct cla_gate_wait {
 struct cla_stream {
   atomic_int refs;      /* all holders, pools included */
   atomic_int user_refs; /* handles outside the library; 0: closed, pools let go when its commands are done */
-  cla_device *device;   /* retained, but for the device's own two streams */
+  cla_device *device;   /* retained while user_refs > 0: pools that hold on longer hold the device or end with it */
   cl_command_queue queue;
   uint64_t id;          /* 1 is the first stream of a device; never reused */
   size_t slot;          /* small index for tables; reused after the last reference is gone */

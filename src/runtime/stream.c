@@ -328,9 +328,7 @@ static void stream_free(cla_stream *s) {
   cla__release_queue(driver, s->queue);
   slot_give(s->slot);
   pthread_mutex_destroy(&s->lock);
-  cla_device *d = s->is_own ? NULL : s->device;
   free(s);
-  if (d) cla_device_release(d);
 }
 
 void cla__stream_hold(cla_stream *s) { atomic_fetch_add(&s->refs, 1); }
@@ -356,9 +354,11 @@ void cla_stream_release(cla_stream *s) {
     cla_device_release(s->device);
     return;
   }
-  if (atomic_fetch_sub(&s->user_refs, 1) == 1)
-    cla__flush(s->device->driver, s->queue);
+  cla_device *d = s->device;
+  bool last = atomic_fetch_sub(&s->user_refs, 1) == 1;
+  if (last) cla__flush(d->driver, s->queue);
   cla__stream_unhold(s);
+  if (last) cla_device_release(d);
 }
 
 void cla__stream_end_own(cla_stream *s) {
