@@ -80,7 +80,8 @@ static void a_foreign_queue_is_retained(void) {
   CHECK(cla_alloc(p, 4096, NULL, &g) == CLA_OK);
   CHECK(cla_free(g) == CLA_OK);
   cla_pool_release(p);
-  queue = clCreateCommandQueue(cla_device_context(device), cla_device_id(device), CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, &err);
+  const cl_queue_properties unordered[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, 0};
+  queue = clCreateCommandQueueWithProperties(cla_device_context(device), cla_device_id(device), unordered, &err);
   if (!err) {
     CHECK(cla_stream_wrap(device, queue, &none) == CLA_E_UNSUPPORTED && !none);
     clReleaseCommandQueue(queue);
@@ -117,6 +118,26 @@ static void memory_of_closed_streams_is_reused(void) {
   cla_pool_release(p);
 }
 
+/* Pieces of a segment that belonged to a closed stream and to a live one become whole, and go back. */
+static void trim_merges_what_closed_streams_left(void) {
+  cla_pool *p;
+  cla_stream *s;
+  void *x, *y;
+  CHECK(cla_pool_create(device, NULL, &p) == CLA_OK);
+  CHECK(cla_stream_create(device, &s) == CLA_OK);
+  CHECK(cla_alloc(p, 1 << 20, s, &x) == CLA_OK);
+  CHECK(cla_fill(x, "a", 1, 1 << 20, s, NULL) == CLA_OK);
+  CHECK(cla_free(x) == CLA_OK);
+  CHECK(cla_alloc(p, 1 << 20, NULL, &y) == CLA_OK); /* adopts a part */
+  CHECK(stats_of(p).segments == 1);
+  CHECK(cla_free(y) == CLA_OK);
+  cla_stream_release(s);
+  size_t freed = 0;
+  CHECK(cla_pool_trim(p, &freed) == CLA_OK && freed == 2 << 20);
+  CHECK(stats_of(p).reserved_bytes == 0);
+  cla_pool_release(p);
+}
+
 static void guards_nest(void) {
   cla_guard outer, inner;
   cla_device *sim, *d;
@@ -148,6 +169,7 @@ int main(void) {
   a_held_block_is_waited_for();
   a_foreign_queue_is_retained();
   memory_of_closed_streams_is_reused();
+  trim_merges_what_closed_streams_left();
   guards_nest();
   cla_device_release(device);
   CHECK(cla_debug_live(NULL) == 0);

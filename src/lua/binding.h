@@ -12,16 +12,9 @@
 
 #include "pool/pool.h"
 
-#define CLA_LUA_DEVICE "clalloc.device"
-#define CLA_LUA_STREAM "clalloc.stream"
-#define CLA_LUA_EVENT "clalloc.event"
-#define CLA_LUA_GATE "clalloc.gate"
-#define CLA_LUA_POOL "clalloc.pool"
-#define CLA_LUA_BUFFER "clalloc.buffer"
-#define CLA_LUA_MAP "clalloc.map"
-#define CLA_LUA_PROGRAM "clalloc.program"
-#define CLA_LUA_KERNEL "clalloc.kernel"
-#define CLA_LUA_GUARD "clalloc.guard"
+/* The names of the types. Each is also the address under which the registry has its metatable: found without hashing the name. */
+extern const char CLA_LUA_DEVICE[], CLA_LUA_STREAM[], CLA_LUA_EVENT[], CLA_LUA_GATE[], CLA_LUA_POOL[];
+extern const char CLA_LUA_BUFFER[], CLA_LUA_MAP[], CLA_LUA_PROGRAM[], CLA_LUA_KERNEL[], CLA_LUA_GUARD[];
 
 /* ---- world.c: one per Lua state ---------------------------------------------------------------------------- */
 
@@ -50,6 +43,7 @@ bool cla_lua_collect(lua_State *L, lua_world *w);
  * of them is closed, so a buffer may use its device whatever the script has closed. Counted plainly: a state runs on one
  * thread at a time. */
 typedef struct lua_share {
+  lua_world *world;
   cla_device *device; /* retained */
   cla_pool *pool;     /* the default pool once it was asked for; borrowed, it lives as long as the device */
   size_t count;
@@ -84,6 +78,10 @@ void cla_lua_checkopen(lua_State *L, int arg, const void *handle, const char *wh
  * value) for fields such as buf.size, `meta` for metamethods. __index is a C function; an unknown name gives nil. Sets __name.
  * Leaves the stack as it was. */
 void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, const luaL_Reg *properties, const luaL_Reg *meta);
+
+/* The object at `arg` if it is of the type, open or closed; else NULL, or an error. */
+void *cla_lua_test(lua_State *L, int arg, const char *type);
+void *cla_lua_check(lua_State *L, int arg, const char *type);
 
 /* A new userdata of the type, zeroed, with its metatable and `nuser` user values. */
 void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser);
@@ -157,6 +155,7 @@ void cla_lua_fillevent(lua_event *e, cl_event event, cla_stream *s, uint64_t num
 void cla_lua_current(lua_State *L, cla_device **d, cla_stream **s);
 /* The current stream if it is d's, else d's default stream. */
 cla_stream *cla_lua_currentstream(lua_State *L, cla_device *d);
+cla_stream *cla_lua_guardedstream(lua_State *L, const lua_world *w, cla_device *d); /* the same; w->guards is not NULL */
 
 /* ---- Options of commands: {stream =, wait =, async =} -------------------------------------------------------------- */
 

@@ -10,10 +10,8 @@
 
 #include "binding.h"
 
-static char metatable_key; /* registry: the metatable, found without its name */
-
 lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg) {
-  lua_buffer *b = luaL_checkudata(L, arg, CLA_LUA_BUFFER);
+  lua_buffer *b = cla_lua_check(L, arg, CLA_LUA_BUFFER);
   cla_lua_checkopen(L, arg, b->share, "buffer");
   return b;
 }
@@ -21,11 +19,7 @@ lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg) {
 /* ---- Allocating -------------------------------------------------------------------------------- */
 
 static lua_buffer *push_closed(lua_State *L) {
-  lua_buffer *b = lua_newuserdatauv(L, sizeof *b, 1);
-  *b = (lua_buffer){0};
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &metatable_key);
-  lua_setmetatable(L, -2);
-  return b;
+  return cla_lua_new(L, sizeof(lua_buffer), CLA_LUA_BUFFER, 1);
 }
 
 static void attach(lua_buffer *b, lua_share *share) {
@@ -57,12 +51,22 @@ static int alloc_failed(lua_State *L, cla_status status) {
   return 3;
 }
 
+/* The default stream lives as long as the share. */
+static void hold(cla_stream *s) {
+  if (!s->is_own) cla__stream_hold(s);
+}
+static void unhold(cla_stream *s) {
+  if (!s->is_own) cla__stream_unhold(s);
+}
+
 /* A closed buffer is on top; its share is set. Nothing here raises, whatever finalizers do meanwhile. */
 static cla_status fill_buffer(lua_State *L, lua_buffer *b, cla_pool *p, size_t nbytes,
                               cla_stream *s) {
-  lua_world *w = cla_lua_world(L);
+  lua_world *w = b->share->world;
+  hold(s); /* a finalizer might close it */
   cla_lua_grew(L, w, p, nbytes);
   cla_status status = cla__pool_alloc(p, nbytes, s, reclaim, L, &b->handle, &b->address);
+  unhold(s);
   if (status) {
     cla_lua_shrank(w, nbytes);
     return status;
@@ -82,16 +86,17 @@ static int finish_alloc(lua_State *L, lua_buffer *b, cla_status status) {
   return alloc_failed(L, status);
 }
 
+static cla_stream *current(lua_State *L, const lua_share *share) {
+  if (share->world->guards) return cla_lua_guardedstream(L, share->world, share->device);
+  return cla_device_stream(share->device);
+}
+
 /* From the default pool, which lives as long as its device. */
 static int alloc_default(lua_State *L, lua_share *share, size_t nbytes, cla_stream *s) {
   lua_buffer *b = push_closed(L);
   attach(b, share);
   cla_status status = default_pool(share);
-  if (!status) {
-    cla__stream_hold(s);
-    status = fill_buffer(L, b, share->pool, nbytes, s);
-    cla__stream_unhold(s);
-  }
+  if (!status) status = fill_buffer(L, b, share->pool, nbytes, s);
   return finish_alloc(L, b, status);
 }
 
@@ -102,17 +107,15 @@ static int alloc_from(lua_State *L, int index, lua_pool *object, size_t nbytes, 
   attach(b, object->share);
   lua_pushvalue(L, index);
   lua_setiuservalue(L, -2, 1);
-  cla__stream_hold(s);
   object->busy++;
   cla_status status = fill_buffer(L, b, p, nbytes, s);
   object->busy--;
-  cla__stream_unhold(s);
   if (!object->pool && !object->busy) cla_pool_release(p); /* a finalizer closed it */
   return finish_alloc(L, b, status);
 }
 
 static cla_stream *stream_option(lua_State *L, int index, cla_device *d) {
-  const lua_stream *s = luaL_testudata(L, -1, CLA_LUA_STREAM);
+  const lua_stream *s = cla_lua_test(L, -1, CLA_LUA_STREAM);
   if (!s)
     luaL_argerror(L, index, lua_pushfstring(L, "stream: a stream expected, got %s", luaL_typename(L, -1)));
   else if (!s->stream) luaL_argerror(L, index, "stream: attempt to use a closed stream");
@@ -131,7 +134,7 @@ static cla_stream *stream_field(lua_State *L, int index, cla_device *d) {
 /* Leaves the value on the stack. NULL: not given. */
 static lua_pool *pool_field(lua_State *L, int index, cla_device *d) {
   if (lua_getfield(L, index, "pool") == LUA_TNIL) return NULL;
-  lua_pool *p = luaL_testudata(L, -1, CLA_LUA_POOL);
+  lua_pool *p = cla_lua_test(L, -1, CLA_LUA_POOL);
   if (!p)
     luaL_argerror(L, index, lua_pushfstring(L, "pool: a pool expected, got %s", luaL_typename(L, -1)));
   else if (!p->pool) luaL_argerror(L, index, "pool: attempt to use a closed pool");
@@ -145,11 +148,10 @@ int cla_lua_device_alloc(lua_State *L) {
   static const char *const known[] = {"stream", "pool", NULL};
   lua_device *d = cla_lua_checkdevice(L, 1);
   size_t nbytes = cla_lua_checksize(L, 2, "nbytes");
-  if (lua_isnoneornil(L, 3))
-    return alloc_default(L, d->share, nbytes, cla_lua_currentstream(L, d->device));
+  if (lua_isnoneornil(L, 3)) return alloc_default(L, d->share, nbytes, current(L, d->share));
   cla_lua_checkfields(L, 3, known);
   cla_stream *s = stream_field(L, 3, d->device);
-  if (!s) s = cla_lua_currentstream(L, d->device);
+  if (!s) s = current(L, d->share);
   lua_pool *p = pool_field(L, 3, d->device);
   return p ? alloc_from(L, lua_gettop(L), p, nbytes, s) : alloc_default(L, d->share, nbytes, s);
 }
@@ -167,14 +169,14 @@ int cla_lua_pool_alloc(lua_State *L) {
   } else if (!lua_isnil(L, 3)) {
     s = stream_option(L, 3, d);
   }
-  return alloc_from(L, 1, p, nbytes, s ? s : cla_lua_currentstream(L, d));
+  return alloc_from(L, 1, p, nbytes, s ? s : current(L, p->share));
 }
 
 static int buffer_close(lua_State *L) {
-  lua_buffer *b = luaL_checkudata(L, 1, CLA_LUA_BUFFER);
+  lua_buffer *b = cla_lua_check(L, 1, CLA_LUA_BUFFER);
   if (!b->share) return 0;
   if (!b->is_view) {
-    cla_lua_shrank(cla_lua_world(L), b->nbytes);
+    cla_lua_shrank(b->share->world, b->nbytes);
     cla__pool_free(&b->handle); /* stale when the pool or somebody else has freed it: nothing to do */
   }
   detach(b);
@@ -439,7 +441,7 @@ static int get_is_view(lua_State *L) {
 static bool is_usable(const lua_buffer *b) { return b->share && !cla__handle_check(&b->handle); }
 
 static int get_closed(lua_State *L) {
-  lua_pushboolean(L, !is_usable(luaL_checkudata(L, 1, CLA_LUA_BUFFER)));
+  lua_pushboolean(L, !is_usable(cla_lua_check(L, 1, CLA_LUA_BUFFER)));
   return 1;
 }
 
@@ -454,7 +456,7 @@ static int get_pool(lua_State *L) {
   int index = 1;
   lua_settop(L, 1);
   while (lua_getiuservalue(L, index, 1) == LUA_TUSERDATA) {
-    if (luaL_testudata(L, -1, CLA_LUA_POOL)) return 1;
+    if (cla_lua_test(L, -1, CLA_LUA_POOL)) return 1;
     index = lua_gettop(L); /* the buffer that a view was made from */
   }
   if (default_pool(b->share) || b->share->pool != b->handle.pool) return 0;
@@ -476,7 +478,7 @@ static int get_stream(lua_State *L) {
 /* ---- Metamethods ------------------------------------------------------------------------------- */
 
 static int buffer_tostring(lua_State *L) {
-  const lua_buffer *b = luaL_checkudata(L, 1, CLA_LUA_BUFFER);
+  const lua_buffer *b = cla_lua_check(L, 1, CLA_LUA_BUFFER);
   if (!b->share) lua_pushliteral(L, "buffer (closed)");
   else if (!is_usable(b)) lua_pushliteral(L, "buffer (freed)");
   else
@@ -505,6 +507,4 @@ static const luaL_Reg metamethods[] = {{"__gc", buffer_close},
 
 void cla_lua_open_buffer(lua_State *L) {
   cla_lua_newtype(L, CLA_LUA_BUFFER, methods, properties, metamethods);
-  luaL_getmetatable(L, CLA_LUA_BUFFER);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &metatable_key);
 }

@@ -151,43 +151,69 @@ void cla_lua_checkfields(lua_State *L, int index, const char *const *known) {
 
 /* ---- Types ------------------------------------------------------------------------------------- */
 
-/* Upvalues: methods, properties. A property's function runs in place: it sees the object as its only argument. */
+/* Upvalue: name -> method, or the luaL_Reg of a property, whose function runs in place on the object as its only argument. */
 static int index_object(lua_State *L) {
   lua_settop(L, 2);
-  lua_pushvalue(L, 2);
-  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
-  lua_pushvalue(L, 2);
-  lua_rawget(L, lua_upvalueindex(2));
-  lua_CFunction property = lua_tocfunction(L, -1);
-  if (!property) return 0;
+  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TLIGHTUSERDATA) return 1;
+  const luaL_Reg *property = lua_touserdata(L, 2);
   lua_settop(L, 1);
-  return property(L);
+  return property->func(L);
 }
 
-static void push_functions(lua_State *L, const luaL_Reg *functions) {
+static void push_names_of(lua_State *L, const luaL_Reg *methods, const luaL_Reg *properties) {
   lua_newtable(L);
-  if (functions) luaL_setfuncs(L, functions, 0);
+  if (methods) luaL_setfuncs(L, methods, 0);
+  for (; properties && properties->name; properties++) {
+    lua_pushlightuserdata(L, (void *)properties);
+    lua_setfield(L, -2, properties->name);
+  }
 }
+
+const char CLA_LUA_DEVICE[] = "clalloc.device";
+const char CLA_LUA_STREAM[] = "clalloc.stream";
+const char CLA_LUA_EVENT[] = "clalloc.event";
+const char CLA_LUA_GATE[] = "clalloc.gate";
+const char CLA_LUA_POOL[] = "clalloc.pool";
+const char CLA_LUA_BUFFER[] = "clalloc.buffer";
+const char CLA_LUA_MAP[] = "clalloc.map";
+const char CLA_LUA_PROGRAM[] = "clalloc.program";
+const char CLA_LUA_KERNEL[] = "clalloc.kernel";
+const char CLA_LUA_GUARD[] = "clalloc.guard";
 
 void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods,
                      const luaL_Reg *properties, const luaL_Reg *meta) {
   luaL_newmetatable(L, name);
   luaL_setfuncs(L, meta, 0);
-  push_functions(L, methods);
-  push_functions(L, properties);
-  lua_pushcclosure(L, index_object, 2);
+  push_names_of(L, methods, properties);
+  lua_pushcclosure(L, index_object, 1);
   lua_setfield(L, -2, "__index");
-  lua_pop(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, name);
 }
 
 void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser) {
   void *object = lua_newuserdatauv(L, size, nuser);
   memset(object, 0, size);
-  luaL_setmetatable(L, type);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, type) == LUA_TNIL) luaL_getmetatable(L, type);
+  lua_setmetatable(L, -2);
+  return object;
+}
+
+void *cla_lua_test(lua_State *L, int arg, const char *type) {
+  void *object = lua_touserdata(L, arg);
+  if (!object || !lua_getmetatable(L, arg)) return NULL;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, type);
+  if (!lua_rawequal(L, -1, -2)) object = NULL;
+  lua_pop(L, 2);
+  return object;
+}
+
+void *cla_lua_check(lua_State *L, int arg, const char *type) {
+  void *object = cla_lua_test(L, arg, type);
+  if (!object) luaL_typeerror(L, arg, type);
   return object;
 }
 
 void cla_lua_checkopen(lua_State *L, int arg, const void *handle, const char *what) {
   if (!handle) luaL_argerror(L, arg, lua_pushfstring(L, "attempt to use a closed %s", what));
-  if (cla__alive()) cla_lua_raise(L);
+  if (cla__driver_forbidden() && cla__alive()) cla_lua_raise(L);
 }

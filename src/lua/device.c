@@ -5,7 +5,7 @@
 #include "binding.h"
 
 lua_device *cla_lua_checkdevice(lua_State *L, int arg) {
-  lua_device *d = luaL_checkudata(L, arg, CLA_LUA_DEVICE);
+  lua_device *d = cla_lua_check(L, arg, CLA_LUA_DEVICE);
   cla_lua_checkopen(L, arg, d->device, "device");
   return d;
 }
@@ -119,7 +119,7 @@ static int get_default_stream(lua_State *L) {
 /* ---- Metamethods ------------------------------------------------------------------------------- */
 
 static int device_close(lua_State *L) {
-  lua_device *d = luaL_checkudata(L, 1, CLA_LUA_DEVICE);
+  lua_device *d = cla_lua_check(L, 1, CLA_LUA_DEVICE);
   lua_share *share = d->share;
   *d = (lua_device){0};
   cla_lua_unshare(share);
@@ -127,15 +127,15 @@ static int device_close(lua_State *L) {
 }
 
 static int device_tostring(lua_State *L) {
-  const lua_device *d = luaL_checkudata(L, 1, CLA_LUA_DEVICE);
+  const lua_device *d = cla_lua_check(L, 1, CLA_LUA_DEVICE);
   if (!d->device) lua_pushliteral(L, "device (closed)");
   else lua_pushfstring(L, "device (%s)", cla_device_get_info(d->device)->name);
   return 1;
 }
 
 static int device_eq(lua_State *L) {
-  const lua_device *a = luaL_testudata(L, 1, CLA_LUA_DEVICE);
-  const lua_device *b = luaL_testudata(L, 2, CLA_LUA_DEVICE);
+  const lua_device *a = cla_lua_test(L, 1, CLA_LUA_DEVICE);
+  const lua_device *b = cla_lua_test(L, 2, CLA_LUA_DEVICE);
   return push_truth(L, a && b && a->device && a->device == b->device);
 }
 

@@ -8,7 +8,7 @@
 #include "binding.h"
 
 lua_event *cla_lua_checkevent(lua_State *L, int arg) {
-  lua_event *e = luaL_checkudata(L, arg, CLA_LUA_EVENT);
+  lua_event *e = cla_lua_check(L, arg, CLA_LUA_EVENT);
   cla_lua_checkopen(L, arg, e->event, "event");
   return e;
 }
@@ -145,7 +145,7 @@ static void free_when_complete(const lua_event *e) {
 }
 
 static int event_close(lua_State *L) {
-  lua_event *object = luaL_checkudata(L, 1, CLA_LUA_EVENT);
+  lua_event *object = cla_lua_check(L, 1, CLA_LUA_EVENT);
   lua_event e = *object;
   *object = (lua_event){0};
   if (!e.event || cla__driver_forbidden()) return 0;
@@ -167,7 +167,7 @@ static int get_stream(lua_State *L) {
 }
 
 static int event_tostring(lua_State *L) {
-  const lua_event *e = luaL_checkudata(L, 1, CLA_LUA_EVENT);
+  const lua_event *e = cla_lua_check(L, 1, CLA_LUA_EVENT);
   if (!e->event) lua_pushliteral(L, "event (closed)");
   else
     lua_pushfstring(L, "event (command %I of stream %I)", (LUAI_UACINT)e->number,

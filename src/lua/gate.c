@@ -5,7 +5,7 @@
 #include "binding.h"
 
 lua_gate *cla_lua_checkgate(lua_State *L, int arg) {
-  lua_gate *g = luaL_checkudata(L, arg, CLA_LUA_GATE);
+  lua_gate *g = cla_lua_check(L, arg, CLA_LUA_GATE);
   cla_lua_checkopen(L, arg, g->gate, "gate");
   return g;
 }
@@ -24,7 +24,7 @@ static int gate_open(lua_State *L) {
 }
 
 static int gate_close(lua_State *L) {
-  lua_gate *object = luaL_checkudata(L, 1, CLA_LUA_GATE);
+  lua_gate *object = cla_lua_check(L, 1, CLA_LUA_GATE);
   cla_gate *g = object->gate;
   object->gate = NULL;
   cla_gate_release(g);
@@ -33,7 +33,7 @@ static int gate_close(lua_State *L) {
 
 /* A closed gate has been opened. */
 static int get_is_open(lua_State *L) {
-  const lua_gate *object = luaL_checkudata(L, 1, CLA_LUA_GATE);
+  const lua_gate *object = cla_lua_check(L, 1, CLA_LUA_GATE);
   lua_pushboolean(L, !object->gate || atomic_load(&object->gate->is_open));
   return 1;
 }
@@ -44,7 +44,7 @@ static int get_device(lua_State *L) {
 }
 
 static int gate_tostring(lua_State *L) {
-  const lua_gate *object = luaL_checkudata(L, 1, CLA_LUA_GATE);
+  const lua_gate *object = cla_lua_check(L, 1, CLA_LUA_GATE);
   if (!object->gate) lua_pushliteral(L, "gate (closed)");
   else lua_pushstring(L, atomic_load(&object->gate->is_open) ? "gate (open)" : "gate (shut)");
   return 1;

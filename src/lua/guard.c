@@ -45,17 +45,21 @@ void cla_lua_current(lua_State *L, cla_device **d, cla_stream **s) {
   *s = g && g->stream ? g->stream : cla_device_stream(*d);
 }
 
+cla_stream *cla_lua_guardedstream(lua_State *L, const lua_world *w, cla_device *d) {
+  const lua_guard *g = current_guard(L, w);
+  return g && g->stream && g->device == d ? g->stream : cla_device_stream(d);
+}
+
 cla_stream *cla_lua_currentstream(lua_State *L, cla_device *d) {
   const lua_world *w = cla_lua_world(L);
-  const lua_guard *g = w->guards ? current_guard(L, w) : NULL;
-  return g && g->stream && g->device == d ? g->stream : cla_device_stream(d);
+  return w->guards ? cla_lua_guardedstream(L, w, d) : cla_device_stream(d);
 }
 
 /* ---- The object -------------------------------------------------------------------------------- */
 
 int cla_lua_guard(lua_State *L) {
-  const lua_device *d = luaL_testudata(L, 1, CLA_LUA_DEVICE);
-  const lua_stream *s = luaL_testudata(L, 1, CLA_LUA_STREAM);
+  const lua_device *d = cla_lua_test(L, 1, CLA_LUA_DEVICE);
+  const lua_stream *s = cla_lua_test(L, 1, CLA_LUA_STREAM);
   if (d) cla_lua_checkdevice(L, 1);
   else if (s) cla_lua_checkstream(L, 1);
   else return luaL_typeerror(L, 1, "device or stream");
@@ -80,7 +84,7 @@ static void unlink_guard(const lua_guard *g) {
 }
 
 static int guard_close(lua_State *L) {
-  lua_guard *g = luaL_checkudata(L, 1, CLA_LUA_GUARD);
+  lua_guard *g = cla_lua_check(L, 1, CLA_LUA_GUARD);
   if (!g->world) return 0;
   unlink_guard(g);
   g->world = NULL;
@@ -90,7 +94,7 @@ static int guard_close(lua_State *L) {
 }
 
 static int guard_tostring(lua_State *L) {
-  const lua_guard *g = luaL_checkudata(L, 1, CLA_LUA_GUARD);
+  const lua_guard *g = cla_lua_check(L, 1, CLA_LUA_GUARD);
   if (!g->world) lua_pushliteral(L, "guard (closed)");
   else lua_pushfstring(L, "guard (%s)", g->device->info.name);
   return 1;

@@ -20,8 +20,10 @@
 
 #include "lua/kernel.h"
 
+const char CLA_LUA_LOCALMEM[] = "clalloc.localmem";
+
 static lua_kernel *check_kernel(lua_State *L, int arg) {
-  lua_kernel *k = luaL_checkudata(L, arg, CLA_LUA_KERNEL);
+  lua_kernel *k = cla_lua_check(L, arg, CLA_LUA_KERNEL);
   cla_lua_checkopen(L, arg, k->kernel, "kernel");
   return k;
 }
@@ -40,7 +42,7 @@ void cla_lua_closekernel(lua_kernel *k) {
 }
 
 static const void *type_of(lua_State *L, const char *name) {
-  luaL_getmetatable(L, name);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, name);
   const void *type = lua_topointer(L, -1);
   lua_pop(L, 1);
   return type;
@@ -85,8 +87,10 @@ void cla_lua_newkernel(lua_State *L, int program, const char *name) {
 typedef struct launch {
   cl_uint dims, group_dims, offset_dims; /* 0: not given */
   size_t size[3], group[3], offset[3];
+  cla_stream *stream;
   lua_Integer nargs; /* seen */
-  bool is_empty;     /* a size of 0 */
+  bool has_wait;
+  bool is_empty; /* a size of 0 */
 } launch;
 
 static size_t range_number(lua_State *L, const lua_kernel *k, const char *option) {
@@ -174,27 +178,40 @@ static int list_error(lua_State *L, const lua_kernel *k) {
   return count_error(L, k, last);
 }
 
-/* Key and value are at the top. stream and wait are cla_lua_command's. */
+static cla_stream *read_stream(lua_State *L, const lua_kernel *k) {
+  const lua_stream *s = cla_lua_test(L, -1, CLA_LUA_STREAM);
+  if (!s) luaL_error(L, "%s: stream: a stream expected, got %s", k->name, cla_lua_pushgiven(L, -1));
+  if (!s->stream) luaL_error(L, "%s: stream: attempt to use a closed stream", k->name);
+  if (s->stream->device != k->program->device)
+    luaL_error(L, "%s: stream: it belongs to %s, the kernel to %s", k->name,
+               s->stream->device->info.name, k->program->device->info.name);
+  return s->stream;
+}
+
+static bool is_key(const char *key, size_t n, const char *name) {
+  return strlen(name) == n && memcmp(key, name, n) == 0;
+}
+
+/* Key and value are at the top. */
 static void read_option(lua_State *L, const lua_kernel *k, launch *w) {
   size_t n = 0;
   const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tolstring(L, -2, &n) : "";
-  if (n == 4 && memcmp(key, "size", 4) == 0) w->dims = read_range(L, k, "size", w->size);
-  else if (n == 5 && memcmp(key, "group", 5) == 0)
-    w->group_dims = read_range(L, k, "group", w->group);
-  else if (n == 6 && memcmp(key, "offset", 6) == 0)
-    w->offset_dims = read_range(L, k, "offset", w->offset);
-  else if (n == 5 && memcmp(key, "async", 5) == 0) {
-    if (!lua_isboolean(L, -1) || !lua_toboolean(L, -1))
-      luaL_error(L, "%s: a launch is always asynchronous: wait for its event", k->name);
-  } else if (!(n == 6 && memcmp(key, "stream", 6) == 0) &&
-             !(n == 4 && memcmp(key, "wait", 4) == 0)) {
+  if (is_key(key, n, "size")) w->dims = read_range(L, k, "size", w->size);
+  else if (is_key(key, n, "group")) w->group_dims = read_range(L, k, "group", w->group);
+  else if (is_key(key, n, "offset")) w->offset_dims = read_range(L, k, "offset", w->offset);
+  else if (is_key(key, n, "stream")) w->stream = read_stream(L, k);
+  else if (is_key(key, n, "wait")) w->has_wait = true;
+  else if (!is_key(key, n, "async"))
     luaL_error(L, "%s: unknown option '%s'; known are size, group, offset, stream, wait", k->name,
                luaL_tolstring(L, -2, NULL));
-  }
+  else if (!lua_isboolean(L, -1) || !lua_toboolean(L, -1))
+    luaL_error(L, "%s: a launch is always asynchronous: wait for its event", k->name);
 }
 
 /* The table at 2, in one pass: raw access, so that no Lua code runs between two arguments. */
 static void read_table(lua_State *L, lua_kernel *k, launch *w) {
+  *w = (launch){0};
+  k->readings++;
   if (lua_rawlen(L, 2) != k->nargs) list_error(L, k);
   for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) {
     const lua_Integer i = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : 0;
@@ -333,25 +350,37 @@ static cla_status run(lua_kernel *k, const launch *w, const cla_order *o, lua_ev
   return status;
 }
 
+/* Lists of events may have metamethods, and those may launch this kernel: then its arguments are read again. */
+static void read_wait(lua_State *L, lua_kernel *k, launch *w, lua_command *c) {
+  const uint64_t reading = k->readings;
+  lua_pushvalue(L, 1);
+  lua_pushliteral(L, "wait");
+  lua_rawget(L, 2);
+  lua_replace(L, 1); /* where messages say it is */
+  cla_lua_waits(L, 1, k->program->device, c->order.stream, c);
+  cla_lua_checkopen(L, 1, k->kernel, "kernel");
+  if (k->readings != reading) read_table(L, k, w);
+}
+
 static int kernel_call(lua_State *L) {
   lua_kernel *k = check_kernel(L, 1);
   if (lua_type(L, 2) != LUA_TTABLE)
     return luaL_error(L, "%s: a table of arguments expected, as in {..., size = n}, got %s",
                       k->name, cla_lua_pushgiven(L, 2));
   lua_settop(L, 2);
-  lua_command c;
-  launch w;
-  w.dims = w.group_dims = w.offset_dims = 0;
-  w.nargs = 0;
-  w.is_empty = false;
-  memset(w.group, 0, sizeof w.group);
-  /* Only these two may collect garbage, and so run finalizers that use this kernel; after them the arguments stay. */
-  lua_event *event = cla_lua_newevent(L);
-  cla_lua_command(L, 2, k->program->device, &c);
+  lua_event *event = cla_lua_newevent(L); /* may collect garbage: before all else */
   cla_lua_checkopen(L, 1, k->kernel, "kernel");
+  launch w;
+  lua_command c;
   read_table(L, k, &w);
+  c.async = true;
+  c.order = (cla_order){.stream = w.stream};
+  if (!w.stream) c.order.stream = cla_lua_currentstream(L, k->program->device);
+  if (w.has_wait) read_wait(L, k, &w, &c);
   const cla_status status = run(k, &w, &c.order, event);
-  return status ? cla_lua_fail(L, status) : 1;
+  if (status) return cla_lua_fail(L, status);
+  lua_settop(L, 3);
+  return 1;
 }
 
 /* ---- Fields --------------------------------------------------------------------------------------------- */
@@ -391,12 +420,12 @@ static int kernel_preferred_multiple(lua_State *L) {
 static int kernel_local_mem(lua_State *L) { return push_group_info(L, CL_KERNEL_LOCAL_MEM_SIZE); }
 
 static int kernel_close(lua_State *L) {
-  cla_lua_closekernel(luaL_checkudata(L, 1, CLA_LUA_KERNEL));
+  cla_lua_closekernel(cla_lua_check(L, 1, CLA_LUA_KERNEL));
   return 0;
 }
 
 static int kernel_tostring(lua_State *L) {
-  const lua_kernel *k = luaL_checkudata(L, 1, CLA_LUA_KERNEL);
+  const lua_kernel *k = cla_lua_check(L, 1, CLA_LUA_KERNEL);
   if (k->kernel) cla_lua_pushsignature(L, k);
   else lua_pushliteral(L, "kernel (closed)");
   return 1;
@@ -413,13 +442,13 @@ int cla_lua_localmem(lua_State *L) {
 }
 
 static int localmem_size(lua_State *L) {
-  const lua_localmem *m = luaL_checkudata(L, 1, CLA_LUA_LOCALMEM);
+  const lua_localmem *m = cla_lua_check(L, 1, CLA_LUA_LOCALMEM);
   lua_pushinteger(L, (lua_Integer)m->nbytes);
   return 1;
 }
 
 static int localmem_tostring(lua_State *L) {
-  const lua_localmem *m = luaL_checkudata(L, 1, CLA_LUA_LOCALMEM);
+  const lua_localmem *m = cla_lua_check(L, 1, CLA_LUA_LOCALMEM);
   lua_pushfstring(L, "localmem (%I bytes)", (lua_Integer)m->nbytes);
   return 1;
 }

@@ -8,7 +8,7 @@
 
 #include "lua/binding.h"
 
-#define CLA_LUA_LOCALMEM "clalloc.localmem"
+extern const char CLA_LUA_LOCALMEM[]; /* a type, as those of binding.h */
 
 typedef struct lua_kernel lua_kernel;
 
@@ -61,8 +61,9 @@ struct lua_kernel {
   const char *name;     /* kept by user value 3 */
   size_t max_group;     /* work-items */
   unsigned nargs;
-  cla_arg *args;             /* user value 2 */
-  cla_pin *pins;             /* behind args: room for one each */
+  uint64_t readings; /* of arguments into args: tells whether they are still those of this launch */
+  cla_arg *args;     /* user value 2 */
+  cla_pin *pins;     /* behind args: room for one each */
   const void *buffer_type;   /* metatables, for quick checks */
   const void *localmem_type; /* likewise */
 };                           /* user values: 1 the program, 2 args and pins, 3 the name */

@@ -7,7 +7,7 @@
 #include "binding.h"
 
 static lua_map *check(lua_State *L) {
-  lua_map *m = luaL_checkudata(L, 1, CLA_LUA_MAP);
+  lua_map *m = cla_lua_check(L, 1, CLA_LUA_MAP);
   cla_lua_checkopen(L, 1, m->mapping, "map");
   if (cla__handle_check(&m->handle) == CLA_E_CLOSED) /* the mapping keeps the struct, if not the memory */
     luaL_error(L, "attempt to use a map of a closed pool");
@@ -43,7 +43,7 @@ int cla_lua_buffer_map(lua_State *L) {
 }
 
 static int map_close(lua_State *L) {
-  lua_map *object = luaL_checkudata(L, 1, CLA_LUA_MAP);
+  lua_map *object = cla_lua_check(L, 1, CLA_LUA_MAP);
   lua_map m = *object;
   *object = (lua_map){0};
   if (!m.mapping || cla__driver_forbidden()) return 0;
@@ -94,7 +94,7 @@ static int map_len(lua_State *L) {
 }
 
 static int map_tostring(lua_State *L) {
-  const lua_map *m = luaL_checkudata(L, 1, CLA_LUA_MAP);
+  const lua_map *m = cla_lua_check(L, 1, CLA_LUA_MAP);
   if (!m->mapping) lua_pushliteral(L, "map (closed)");
   else
     lua_pushfstring(L, "map (%I bytes, %s)", (LUAI_UACINT)m->nbytes,

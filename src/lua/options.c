@@ -57,10 +57,10 @@ static void add_gate(lua_State *L, int index, const parties *p, lua_command *c,
 
 /* The event or gate on top of the stack. */
 static void add_top(lua_State *L, int index, const parties *p, lua_command *c) {
-  const void *it = luaL_testudata(L, -1, CLA_LUA_EVENT);
+  const void *it = cla_lua_test(L, -1, CLA_LUA_EVENT);
   if (it) {
     add_event(L, index, p, c, it);
-  } else if ((it = luaL_testudata(L, -1, CLA_LUA_GATE)) != NULL) {
+  } else if ((it = cla_lua_test(L, -1, CLA_LUA_GATE)) != NULL) {
     add_gate(L, index, p, c, it);
   } else {
     luaL_argerror(L, index,
@@ -97,7 +97,7 @@ void cla_lua_waits(lua_State *L, int index, cla_device *d, cla_stream *s, lua_co
 static cla_stream *read_stream(lua_State *L, int index, const parties *p) {
   cla_stream *s = NULL;
   if (lua_getfield(L, index, "stream") != LUA_TNIL) {
-    const lua_stream *object = luaL_testudata(L, -1, CLA_LUA_STREAM);
+    const lua_stream *object = cla_lua_test(L, -1, CLA_LUA_STREAM);
     if (!object)
       luaL_argerror(L, index, lua_pushfstring(L, "stream: a stream expected, got %s",
                                               luaL_typename(L, -1)));

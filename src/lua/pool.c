@@ -10,7 +10,7 @@
 #include "binding.h"
 
 lua_pool *cla_lua_checkpool(lua_State *L, int arg) {
-  lua_pool *p = luaL_checkudata(L, arg, CLA_LUA_POOL);
+  lua_pool *p = cla_lua_check(L, arg, CLA_LUA_POOL);
   cla_lua_checkopen(L, arg, p->pool, "pool");
   return p;
 }
@@ -107,7 +107,7 @@ int cla_lua_device_pool(lua_State *L) {
 /* ---- Closing ----------------------------------------------------------------------------------- */
 
 static int let_go(lua_State *L, bool closes) {
-  lua_pool *object = luaL_checkudata(L, 1, CLA_LUA_POOL);
+  lua_pool *object = cla_lua_check(L, 1, CLA_LUA_POOL);
   cla_pool *p = object->pool;
   lua_share *share = object->share;
   object->pool = NULL;
@@ -284,7 +284,7 @@ static void push_human(lua_State *L, uint64_t nbytes) {
 }
 
 static int pool_tostring(lua_State *L) {
-  const lua_pool *object = luaL_checkudata(L, 1, CLA_LUA_POOL);
+  const lua_pool *object = cla_lua_check(L, 1, CLA_LUA_POOL);
   cla_stats stats;
   if (!object->pool || cla_pool_stats(object->pool, &stats)) {
     lua_pushliteral(L, "pool (closed)");
@@ -300,7 +300,7 @@ static int pool_tostring(lua_State *L) {
 }
 
 static int pool_eq(lua_State *L) {
-  const lua_pool *a = luaL_testudata(L, 1, CLA_LUA_POOL), *b = luaL_testudata(L, 2, CLA_LUA_POOL);
+  const lua_pool *a = cla_lua_test(L, 1, CLA_LUA_POOL), *b = cla_lua_test(L, 2, CLA_LUA_POOL);
   lua_pushboolean(L, a && b && a->pool && a->pool == b->pool);
   return 1;
 }

@@ -36,12 +36,12 @@ static void close_program(lua_program *p) {
 }
 
 static int program_close(lua_State *L) {
-  close_program(luaL_checkudata(L, 1, CLA_LUA_PROGRAM));
+  close_program(cla_lua_check(L, 1, CLA_LUA_PROGRAM));
   return 0;
 }
 
 static lua_program *check_program(lua_State *L, int arg) {
-  lua_program *p = luaL_checkudata(L, arg, CLA_LUA_PROGRAM);
+  lua_program *p = cla_lua_check(L, arg, CLA_LUA_PROGRAM);
   cla_lua_checkopen(L, arg, p->program, "program");
   return p;
 }
@@ -97,7 +97,8 @@ static const char *push_definition(lua_State *L, const char *name) {
     return lua_pushfstring(L, "%s%s", text, strpbrk(text, ".e") ? "" : ".0");
   }
   case LUA_TSTRING: {
-    const char *text = check_text(L, -1, lua_pushfstring(L, "defines.%s", name));
+    const int value = lua_gettop(L);
+    const char *text = check_text(L, value, lua_pushfstring(L, "defines.%s", name));
     if (strpbrk(text, "\r\n")) luaL_error(L, "program: defines.%s: a line break", name);
     return text;
   }
@@ -331,7 +332,7 @@ static int push_kernel(lua_State *L) {
 
 /* Upvalue 1: the methods. */
 static int program_index(lua_State *L) {
-  luaL_checkudata(L, 1, CLA_LUA_PROGRAM);
+  cla_lua_check(L, 1, CLA_LUA_PROGRAM);
   lua_settop(L, 2);
   if (lua_getiuservalue(L, 1, 1) == LUA_TTABLE) {
     lua_pushvalue(L, 2);
@@ -381,7 +382,7 @@ static int program_pairs(lua_State *L) {
 }
 
 static int program_tostring(lua_State *L) {
-  const lua_program *p = luaL_checkudata(L, 1, CLA_LUA_PROGRAM);
+  const lua_program *p = cla_lua_check(L, 1, CLA_LUA_PROGRAM);
   if (!p->program) {
     lua_pushliteral(L, "program (closed)");
     return 1;
@@ -404,8 +405,8 @@ static const luaL_Reg meta[] = {{"__close", program_close},
                                 {NULL, NULL}};
 
 void cla_lua_open_program(lua_State *L) {
-  luaL_newmetatable(L, CLA_LUA_PROGRAM);
-  luaL_setfuncs(L, meta, 0);
+  cla_lua_newtype(L, CLA_LUA_PROGRAM, NULL, NULL, meta);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, CLA_LUA_PROGRAM);
   luaL_newlib(L, methods);
   lua_pushcclosure(L, program_index, 1);
   lua_setfield(L, -2, "__index");

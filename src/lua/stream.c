@@ -5,7 +5,7 @@
 #include "binding.h"
 
 lua_stream *cla_lua_checkstream(lua_State *L, int arg) {
-  lua_stream *s = luaL_checkudata(L, arg, CLA_LUA_STREAM);
+  lua_stream *s = cla_lua_check(L, arg, CLA_LUA_STREAM);
   cla_lua_checkopen(L, arg, s->stream, "stream");
   return s;
 }
@@ -58,10 +58,10 @@ static cla_status wait_stream(lua_State *L, cla_stream *s, const lua_stream *oth
 
 /* The thing on top of the stack: an event, a gate or a stream. */
 static cla_status wait_for_top(lua_State *L, cla_stream *s) {
-  const void *it = luaL_testudata(L, -1, CLA_LUA_EVENT);
+  const void *it = cla_lua_test(L, -1, CLA_LUA_EVENT);
   if (it) return wait_event(L, s, it);
-  if ((it = luaL_testudata(L, -1, CLA_LUA_STREAM)) != NULL) return wait_stream(L, s, it);
-  if ((it = luaL_testudata(L, -1, CLA_LUA_GATE)) != NULL) {
+  if ((it = cla_lua_test(L, -1, CLA_LUA_STREAM)) != NULL) return wait_stream(L, s, it);
+  if ((it = cla_lua_test(L, -1, CLA_LUA_GATE)) != NULL) {
     cla_gate *gate = ((const lua_gate *)it)->gate;
     cla_lua_checkopen(L, 2, gate, "gate");
     return cla_stream_wait_gate(s, gate);
@@ -99,7 +99,7 @@ static int stream_stats(lua_State *L) {
 }
 
 static int stream_close(lua_State *L) {
-  lua_stream *object = luaL_checkudata(L, 1, CLA_LUA_STREAM);
+  lua_stream *object = cla_lua_check(L, 1, CLA_LUA_STREAM);
   cla_stream *s = object->stream;
   object->stream = NULL;
   cla_stream_release(s);
@@ -119,7 +119,7 @@ static int get_device(lua_State *L) {
 }
 
 static int stream_tostring(lua_State *L) {
-  const lua_stream *s = luaL_checkudata(L, 1, CLA_LUA_STREAM);
+  const lua_stream *s = cla_lua_check(L, 1, CLA_LUA_STREAM);
   if (!s->stream) lua_pushliteral(L, "stream (closed)");
   else
     lua_pushfstring(L, "stream (%I, %s)", (LUAI_UACINT)s->stream->id, s->stream->device->info.name);
@@ -127,8 +127,8 @@ static int stream_tostring(lua_State *L) {
 }
 
 static int stream_eq(lua_State *L) {
-  const lua_stream *a = luaL_testudata(L, 1, CLA_LUA_STREAM);
-  const lua_stream *b = luaL_testudata(L, 2, CLA_LUA_STREAM);
+  const lua_stream *a = cla_lua_test(L, 1, CLA_LUA_STREAM);
+  const lua_stream *b = cla_lua_test(L, 2, CLA_LUA_STREAM);
   lua_pushboolean(L, a && b && a->stream && a->stream == b->stream);
   return 1;
 }

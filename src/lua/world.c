@@ -26,7 +26,7 @@ lua_world *cla_lua_world(lua_State *L) {
 lua_share *cla_lua_share(lua_State *L, cla_device *d) {
   lua_share *share = malloc(sizeof *share);
   if (!share) luaL_error(L, "not enough memory for a device");
-  else *share = (lua_share){.device = d, .count = 1};
+  else *share = (lua_share){.world = cla_lua_world(L), .device = d, .count = 1};
   cla_device_retain(d);
   return share;
 }

@@ -192,12 +192,14 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
   if (p->policy.caches) {
     cla__pool_consolidate(p);
     if ((*out = find(p, a->owner, a->size)) != NULL) return CLA_OK;
-    a->tried |= 1u << ADOPT_WAITING;
-    if (adopt_waiting(a, out)) return CLA_OK;
+    if (p->nstreams > 1) {
+      a->tried |= 1u << ADOPT_WAITING;
+      if (adopt_waiting(a, out)) return CLA_OK;
+    }
   }
-  if (a->reclaim) {
+  if (ask_reclaim(a, CLA_STAGE_COLLECT)) {
     a->tried |= 1u << COLLECT;
-    if (ask_reclaim(a, CLA_STAGE_COLLECT) && !memory_is_short(status = find_or_grow(a, out))) return status;
+    if (!memory_is_short(status = find_or_grow(a, out))) return status;
   }
   a->tried |= 1u << GIVE_BACK;
   for (uint64_t frees; memory_is_short(status);) {
@@ -220,8 +222,8 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
     status = find_or_grow(a, out);
   }
   for (int i = 0; i < ASKED_AT_MOST && memory_is_short(status) && a->reclaim; i++) {
-    a->tried |= 1u << ASK;
     if (!ask_reclaim(a, CLA_STAGE_OOM)) break;
+    a->tried |= 1u << ASK;
     cla__pool_consolidate(p);
     status = find_or_grow(a, out);
   }

@@ -329,7 +329,7 @@ void cla__pool_wait_streams(cla_pool *p) { for_streams(p, wait_for_it); }
 
 void cla__pool_consolidate(cla_pool *p) {
   cla__pool_flush(p);
-  if (p->nstreams < 2) return; /* one stream's neighbours have merged already */
+  if (p->nstreams < 2 && !p->nobody->parts.fl) return; /* one owner's neighbours have merged already */
   for (cla_segment *g = p->segments; g; g = g->next)
     for (cla_block *b = g->first; b; b = b->next) {
       if (b->state != CLA_BINNED || b->owner == p->nobody || b->freed_at > cla__owner_done(b->owner)) continue;

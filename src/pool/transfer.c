@@ -87,18 +87,26 @@ cla_status cla__enqueue_failed(const cla_pin *pin, cla_call call, cl_int code) {
 
 /* ---- Enqueuing ------------------------------------------------------------------------------------------------- */
 
-static cla_status before(const cla_order *o) {
+/* `seen`: what is in the queue before the command. */
+static cla_status before(const cla_order *o, uint64_t *seen) {
   if (o->blocking && cla__stream_would_hang(o->stream, UINT64_MAX))
     return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
                       (unsigned long long)o->stream->id);
   cla__stream_before(o->stream);
+  *seen = cla__stream_submitted(o->stream);
   return CLA_OK;
 }
 
+/* The command with this number has been waited for, so what it saw is complete. A number between the two is another
+ * thread's, whose command may have come into the queue after ours and is not. */
+static void waited_for(const cla_order *o, uint64_t seen, uint64_t number) {
+  cla__stream_reached(o->stream, number == seen + 1 ? number : seen);
+}
+
 /* After an enqueue that went well: its number; what a blocking one waited for is known complete. */
-static uint64_t after(const cla_order *o) {
+static uint64_t after(const cla_order *o, uint64_t seen) {
   uint64_t number = cla__stream_after(o->stream);
-  if (o->blocking) cla__stream_reached(o->stream, number);
+  if (o->blocking) waited_for(o, seen, number);
   return number;
 }
 
@@ -113,12 +121,13 @@ static cla_status check_stream(const cla_handle *h, const cla_order *o) {
 /* Nothing to do, but the event and the waits that were asked for. */
 static cla_status empty_command(const cla_order *o) {
   if (!o->out && !o->nwait) return CLA_OK;
-  cla_status status = before(o);
+  uint64_t seen;
+  cla_status status = before(o, &seen);
   if (status) return status;
   cl_int err = cla__enqueue_marker(o->stream->device->driver, o->stream->queue, o->nwait, o->wait, o->out);
   if (err) return cla__driver_error(CLA_CALL_enqueue_marker, err);
-  after(o);
-  return CLA_OK;
+  uint64_t number = cla__stream_after(o->stream);
+  return o->blocking ? cla__stream_wait(o->stream, number) : CLA_OK;
 }
 
 static void finish_order(const cla_order *o) {
@@ -139,13 +148,13 @@ static cla_status one_end(const cla_handle *h, size_t offset, const transfer *t,
   cla_status status = check_stream(h, o);
   if (!status) status = cla__pin(h, offset, t->nbytes, false, &pin);
   if (status) return status;
-  uint64_t number = 0;
+  uint64_t number = 0, seen;
   if (!t->nbytes) {
     status = empty_command(o);
-  } else if (!(status = before(o))) {
+  } else if (!(status = before(o, &seen))) {
     cl_int err = enqueue(o, &pin, NULL, t);
     if (err) status = cla__enqueue_failed(&pin, call, err);
-    else number = after(o);
+    else number = after(o, seen);
   }
   cla__unpin(&pin, o->stream, number);
   if (!status) finish_order(o);
@@ -190,7 +199,14 @@ cla_status cla__fill(const cla_handle *h, size_t offset, const void *pattern, si
     return cla__error(CLA_E_INVALID, "fill: %zu bytes at offset %zu are no multiples of the pattern's %zu bytes", nbytes, offset,
                       pattern_size);
   const transfer t = {.from = pattern, .pattern_size = pattern_size, .nbytes = nbytes};
-  return one_end(h, offset, &t, o, CLA_CALL_enqueue_fill, enqueue_fill);
+  /* The driver's fill never blocks: it is waited for here. */
+  uint64_t seen;
+  cla_order order = *o;
+  cla_status status = o->blocking ? before(o, &seen) : CLA_OK;
+  order.blocking = false;
+  if (!status) status = one_end(h, offset, &t, &order, CLA_CALL_enqueue_fill, enqueue_fill);
+  if (status || !o->blocking || (!nbytes && !o->nwait)) return status;
+  return cla__stream_wait(o->stream, cla__stream_submitted(o->stream));
 }
 
 /* ---- Copies between allocations ----------------------------------------------------------------------------------- */
@@ -209,13 +225,13 @@ static cla_status copy_on_device(const cla_handle *dst, size_t dst_offset, const
     cla__unpin(&to, o->stream, 0);
     return status;
   }
-  uint64_t number = 0;
+  uint64_t number = 0, seen;
   cl_event done = NULL;
   cla_order order = *o;
   if (o->blocking && !o->out) order.out = &done;
   if (!nbytes) {
     status = empty_command(o);
-  } else if (!(status = before(o))) {
+  } else if (!(status = before(o, &seen))) {
     const transfer t = {.nbytes = nbytes};
     cl_int err = enqueue_copy(&order, &to, &from, &t);
     if (err) status = cla__enqueue_failed(&to, CLA_CALL_enqueue_copy, err);
@@ -228,7 +244,7 @@ static cla_status copy_on_device(const cla_handle *dst, size_t dst_offset, const
     cl_int err = cla__wait_events(driver, 1, &done);
     cla__release_event(driver, done);
     if (err) status = cla__driver_error(CLA_CALL_wait_events, err);
-    else cla__stream_reached(o->stream, number);
+    else waited_for(o, seen, number);
   }
   if (!status) finish_order(o);
   return status;
@@ -376,15 +392,15 @@ cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned 
   if (!status) status = cla__pin(h, offset, nbytes, false, &pin);
   if (status) return status;
   cla_mapping *m = malloc(sizeof *m);
+  uint64_t seen;
   if (!m) status = cla__error(CLA_E_NOMEM, "no host memory for a map");
-  if (!status) status = before(&o);
+  if (!status) status = before(&o, &seen);
   if (status) {
     free(m);
     cla__unpin(&pin, s, 0);
     return status;
   }
   *m = (cla_mapping){.offset = offset, .nbytes = nbytes, .pin = pin, .stream = s};
-  uint64_t number = 0;
   if (nbytes) {
     cl_int err = CL_SUCCESS;
     m->host = cla__enqueue_map(s->device->driver, s->queue, pin.mem, CL_TRUE, cl_flags, pin.offset, nbytes, 0, NULL, NULL, &err);
@@ -394,11 +410,10 @@ cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned 
       cla__unpin(&pin, s, 0);
       return status;
     }
-    number = after(&o);
+    after(&o, seen);
   } else {
     m->host = m; /* an address of its own; nothing may be read there */
   }
-  (void)number;
   cla__stream_hold(s);
   cla_pool *p = h->pool;
   cla__lock(&p->lock);
@@ -512,9 +527,7 @@ cla_status cla_fill(void *dst, const void *pattern, size_t pattern_size, size_t 
   if (!status) status = cla__handle_of(dst, &h, &offset);
   if (!status) status = order_for(h.pool->device, s, out, &o);
   if (status) return status;
-  o.blocking = false;
-  status = cla__fill(&h, offset, pattern, pattern_size, nbytes, &o);
-  return status || out ? status : cla__stream_wait(o.stream, cla__stream_submitted(o.stream));
+  return cla__fill(&h, offset, pattern, pattern_size, nbytes, &o);
 }
 
 cla_status cla_buffer_mem(const void *address, cl_mem *out, size_t *offset) {
