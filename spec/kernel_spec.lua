@@ -458,7 +458,8 @@ describe("a kernel", function()
     end)
 
     it("a call without a table", function()
-      assert.matches("saxpy: a table of arguments expected, as in {..., size = n}, got 2", failure(saxpy, 2, x, y), 1, true)
+      assert.matches("saxpy: a table of arguments expected, as in {..., size = n}, got 2",
+        failure(saxpy, 2, x, y), 1, true)
     end)
 
     it("a missing or impossible size", function()
@@ -558,7 +559,7 @@ describe("a kernel of a simulated device", function()
       failure(prog.saxpy, { x, x, y, size = 1 }), 1, true)
   end)
 
-  it("asks the driver for 3 calls an argument of memory at most, in a loop", function()
+  it("sends the driver a value again only when it changes", function()
     local sim <close> = cl.simulate { capacity = cl.GiB }
     local prog <close> = sim:program(SAXPY)
     local x <close> = assert(sim:alloc(4096))

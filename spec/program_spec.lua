@@ -235,6 +235,7 @@ describe("a program", function()
     local sim <close> = cl.simulate { capacity = cl.GiB }
     for _, on in ipairs { dev, sim } do
       session(on)
+      assert(on.default_stream:finish())
       local before, n = cl.debug.live(), 0
       repeat
         n = n + 1
@@ -244,9 +245,14 @@ describe("a program", function()
         cl.debug.fail("any", 0)
         if not ok then assert.matches("CL_", message) end
         assert(on.default_stream:finish()) -- the pool gives its memory back once the commands are done
-        assert.same(before, cl.debug.live())
+        for _, kind in ipairs { "program", "kernel", "buffer", "sub_buffer" } do
+          assert.equal(before[kind], cl.debug.live()[kind])
+        end
       until finished or n == 500
       assert.is_true(n < 500)
+      session(on)
+      assert(on.default_stream:finish())
+      assert.same(before, cl.debug.live())
     end
   end)
 end)

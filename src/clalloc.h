@@ -30,18 +30,18 @@ extern "C" {
 
 typedef enum cla_status {
   CLA_OK = 0,
-  CLA_E_INVALID = -1,   /* an argument is out of range; the message names it */
-  CLA_E_FOREIGN = -2,   /* the address was never issued by this library */
-  CLA_E_FREED = -3,     /* the address or handle was issued and has been freed */
-  CLA_E_BOUNDS = -4,    /* offset and length reach outside the allocation */
-  CLA_E_NOMEM = -5,     /* the device or the host has no memory left */
-  CLA_E_LIMIT = -6,     /* the pool's byte limit is reached */
-  CLA_E_TOO_LARGE = -7, /* more than the device gives in one allocation */
-  CLA_E_NO_DEVICE = -8, /* no OpenCL device, or none that the selector names */
-  CLA_E_DRIVER = -9,    /* an OpenCL call failed; the message has its name and code */
-  CLA_E_CLOSED = -10,   /* the object has been closed */
-  CLA_E_FORKED = -11,   /* called in a forked child */
-  CLA_E_BUSY = -12,     /* would wait for a gate that only this thread can open */
+  CLA_E_INVALID = -1,     /* an argument is out of range; the message names it */
+  CLA_E_FOREIGN = -2,     /* the address was never issued by this library */
+  CLA_E_FREED = -3,       /* the address or handle was issued and has been freed */
+  CLA_E_BOUNDS = -4,      /* offset and length reach outside the allocation */
+  CLA_E_NOMEM = -5,       /* the device or the host has no memory left */
+  CLA_E_LIMIT = -6,       /* the pool's byte limit is reached */
+  CLA_E_TOO_LARGE = -7,   /* more than the device gives in one allocation */
+  CLA_E_NO_DEVICE = -8,   /* no OpenCL device, or none that the selector names */
+  CLA_E_DRIVER = -9,      /* an OpenCL call failed; the message has its name and code */
+  CLA_E_CLOSED = -10,     /* the object has been closed */
+  CLA_E_FORKED = -11,     /* called in a forked child */
+  CLA_E_BUSY = -12,       /* would wait for a gate that only this thread can open */
   CLA_E_UNSUPPORTED = -13 /* the device has no such capability */
 } cla_status;
 
@@ -50,7 +50,7 @@ typedef struct cla_stream cla_stream; /* an in-order queue and its timeline */
 typedef struct cla_pool cla_pool;     /* a caching allocator over one device */
 typedef struct cla_gate cla_gate;     /* an event that the host opens: holds streams still in tests */
 
-/* ---- Create ---------------------------------------------------------------------------------- */
+/* ---- Create ---- */
 
 /* Devices of all platforms, in the ICD loader's order; platforms that are empty or broken are skipped. */
 CLA_API cla_status cla_device_count(size_t *out);
@@ -88,16 +88,16 @@ CLA_API void cla_stream_release(cla_stream *);
 /* A policy's parameters; bytes unless said otherwise. cla_policy_caching() and cla_policy_direct() fill in the
  * defaults, whose reasons stand in src/pool/policy.c. */
 typedef struct cla_policy {
-  const char *name;     /* shown in messages and statistics; not copied */
-  size_t align;         /* block sizes and offsets are multiples of it, and of the device's own alignment */
-  size_t grain;         /* segments are multiples of it */
-  size_t growth_min;    /* a new segment is sized for at least this much ... */
-  size_t growth_max;    /* ... and at most this much, from half of what is reserved */
-  size_t growth_share;  /* 1/share of the reserved bytes, when that is more, up to growth_cap */
-  size_t growth_cap;    /* the cap of growth_share */
-  size_t max_split;     /* blocks above it are neither split nor handed to smaller requests; 0: no limit */
-  bool caches;          /* false: every allocation is its own segment, given back when freed */
-  bool keeps_peak;      /* give wholly free segments back before reserving more than ever before */
+  const char *name;    /* shown in messages and statistics; not copied */
+  size_t align;        /* block sizes and offsets are multiples of it, and of the device's own alignment */
+  size_t grain;        /* segments are multiples of it */
+  size_t growth_min;   /* a new segment is sized for at least this much ... */
+  size_t growth_max;   /* ... and at most this much, from half of what is reserved */
+  size_t growth_share; /* 1/share of the reserved bytes, when that is more, up to growth_cap */
+  size_t growth_cap;   /* the cap of growth_share */
+  size_t max_split;    /* blocks above it are neither split nor handed to smaller requests; 0: no limit */
+  bool caches;         /* false: every allocation is its own segment, given back when freed */
+  bool keeps_peak;     /* give wholly free segments back before reserving more than ever before */
 } cla_policy;
 CLA_API cla_policy cla_policy_caching(void);
 CLA_API cla_policy cla_policy_direct(void);
@@ -119,13 +119,13 @@ CLA_API void cla_pool_retain(cla_pool *);
 CLA_API void cla_pool_release(cla_pool *);
 CLA_API void cla_pool_close(cla_pool *); /* now, whoever else holds the pool; they see CLA_E_CLOSED */
 
-CLA_API cla_stream *cla_device_stream(cla_device *); /* the default stream; borrowed */
+CLA_API cla_stream *cla_device_stream(cla_device *);              /* the default stream; borrowed */
 CLA_API cla_status cla_device_pool(cla_device *, cla_pool **out); /* the default pool, made on first use; borrowed */
 
-/* ---- Use ------------------------------------------------------------------------------------- */
+/* ---- Use ---- */
 
-/* NULL pool: the default pool of the stream's device, or of the current device. NULL stream: the current
- * stream when it is on the pool's device, else the default one. The memory belongs to that stream: freed, it is reused there at
+/* NULL pool: the default pool of the stream's device, or of the current device. NULL stream: the current stream when
+ * it is on the pool's device, else the default one. The memory belongs to that stream: freed, it is reused there at
  * once, elsewhere when the stream's commands are done. */
 CLA_API cla_status cla_alloc(cla_pool *, size_t nbytes, cla_stream *, void **address);
 /* Exactly an address that cla_alloc gave; NULL is refused as any foreign address is. */
@@ -150,18 +150,21 @@ CLA_API cla_status cla_resolve(const void *address, cla_buffer *out);
 CLA_API bool cla_owns(const void *address);
 CLA_API bool cla_buffer_valid(const cla_buffer *); /* false for ever once freed, also when the address lives again */
 
-/* Marks use on a stream the library does not see: the memory is not reused before the stream's present commands are done. */
+/* Marks use on a stream the library does not see: the memory is not reused before the stream's present commands are
+ * done. */
 CLA_API cla_status cla_record(const void *address, cla_stream *);
-/* A cl_mem for one allocation and the offset of the address in it, for clSetKernelArg. An aligned interior address gives a
- * sub-buffer that begins there, offset 0. Valid until the allocation is freed; retain it to keep it longer. */
+/* A cl_mem for one allocation and the offset of the address in it, for clSetKernelArg. An aligned interior address
+ * gives a sub-buffer that begins there, offset 0. Valid until the allocation is freed; retain it to keep it longer. */
 CLA_API cla_status cla_buffer_mem(const void *address, cl_mem *out, size_t *offset);
 
-/* Copies real bytes; either side may be a device address or plain host memory. Ranges of one allocation must not overlap.
- * The default stream of the device side, or the current one, when NULL. With `out`, asynchronous: host memory must stay until
- * the event is complete. Without, the copy is done on return. Between devices the bytes pass through host memory. */
+/* Copies real bytes; either side may be a device address or plain host memory. Ranges of one allocation must not
+ * overlap. The default stream of the device side, or the current one, when NULL. With `out`, asynchronous: host
+ * memory must stay until the event is complete. Without, the copy is done on return. Between devices the bytes pass
+ * through host memory. */
 CLA_API cla_status cla_copy(void *dst, const void *src, size_t nbytes, cla_stream *, cl_event *out);
 /* Fills with a pattern of 1, 2, 4, 8 or 16 bytes; nbytes and the address's offset are multiples of it. */
-CLA_API cla_status cla_fill(void *dst, const void *pattern, size_t pattern_size, size_t nbytes, cla_stream *, cl_event *out);
+CLA_API cla_status cla_fill(void *dst, const void *pattern, size_t pattern_size, size_t nbytes, cla_stream *,
+                            cl_event *out);
 
 enum { CLA_MAP_READ = 1, CLA_MAP_WRITE = 2, CLA_MAP_DISCARD = 4 };
 /* Waits for the stream's earlier commands. While mapped, a freed allocation is kept; it goes back at the last unmap. */
@@ -179,8 +182,8 @@ CLA_API cla_status cla_event_query(cla_device *, cl_event, bool *complete);
 CLA_API void cla_event_release(cla_device *, cl_event);
 
 CLA_API cla_status cla_gate_create(cla_device *, cla_gate **out);
-CLA_API cla_status cla_gate_open(cla_gate *);  /* idempotent */
-CLA_API void cla_gate_release(cla_gate *); /* opens it first */
+CLA_API cla_status cla_gate_open(cla_gate *); /* idempotent */
+CLA_API void cla_gate_release(cla_gate *);    /* opens it first */
 /* Says that only the calling thread will open the gate: a wait on this thread that could never end is CLA_E_BUSY. */
 CLA_API void cla_gate_set_exclusive(cla_gate *, bool);
 
@@ -194,7 +197,7 @@ CLA_API cla_status cla_guard_enter(cla_device *, cla_stream *, cla_guard *saved)
 CLA_API void cla_guard_leave(const cla_guard *saved);
 CLA_API cla_status cla_current(cla_device **device, cla_stream **stream); /* borrowed */
 
-/* ---- Inspect --------------------------------------------------------------------------------- */
+/* ---- Inspect ---- */
 
 typedef struct cla_device_info {
   char name[256], platform[128], vendor[128], version[128], driver_version[128];
@@ -227,17 +230,18 @@ typedef struct cla_stats {
   uint64_t cached_bytes;    /* free in the pool */
   uint64_t held_bytes;      /* freed, waiting for other streams or for an unmap */
   uint64_t active_blocks, cached_blocks, held_blocks, segments;
-  uint64_t allocs, frees;   /* successful ones since the pool was made */
+  uint64_t allocs, frees;               /* successful ones since the pool was made */
   uint64_t driver_allocs, driver_frees; /* segments made and given back */
-  uint64_t retries;         /* allocations that needed an out-of-memory step and then succeeded */
-  uint64_t ooms;            /* allocations that failed for want of memory */
-  uint64_t largest_free;    /* bytes of the largest free block */
+  uint64_t retries;                     /* allocations that needed an out-of-memory step and then succeeded */
+  uint64_t ooms;                        /* allocations that failed for want of memory */
+  uint64_t largest_free;                /* bytes of the largest free block */
   uint64_t peak_active_bytes, peak_requested_bytes, peak_reserved_bytes, peak_cached_bytes, peak_held_bytes;
   uint64_t limit;
 } cla_stats;
 CLA_API cla_status cla_pool_stats(cla_pool *, cla_stats *out);
 CLA_API cla_status cla_pool_reset_peaks(cla_pool *);
-CLA_API cla_status cla_pool_set_limit(cla_pool *, size_t limit); /* 0: the default; not below what is reserved after a trim */
+CLA_API cla_status cla_pool_set_limit(cla_pool *,
+                                      size_t limit); /* 0: the default; not below what is reserved after a trim */
 /* Gives wholly free segments back, after waiting for the commands that still use them; streams held by a gate
  * of this thread are left alone. `freed`: bytes given back; may be NULL. */
 CLA_API cla_status cla_pool_trim(cla_pool *, size_t *freed);
@@ -265,7 +269,7 @@ CLA_API cla_status cla_pool_snapshot(cla_pool *, bool (*visit)(const cla_block_i
 CLA_API const char *cla_last_error(void);
 CLA_API const char *cla_status_name(cla_status); /* "NOMEM" */
 
-/* ---- Debug ------------------------------------------------------------------------------------ */
+/* ---- Debug ---- */
 
 /* Recounts everything from the blocks; CLA_OK, or CLA_E_INVALID with the first contradiction. */
 CLA_API cla_status cla_pool_check(cla_pool *);

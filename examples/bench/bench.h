@@ -38,7 +38,8 @@ static inline double bench_time(void (*pair)(void), int n) {
 }
 
 /* Two things side by side, run by run in turn, so that a change of the machine's speed meets both; medians. */
-static inline void bench_side_by_side(const char *name, void (*ours)(void), int n, const char *peer, void (*theirs)(void), int m) {
+static inline void bench_side_by_side(const char *name, void (*ours)(void), int n, const char *peer,
+                                      void (*theirs)(void), int m) {
   double a[BENCH_RUNS], b[BENCH_RUNS];
   bench_time(ours, n / 10 + 1);
   bench_time(theirs, m / 10 + 1);

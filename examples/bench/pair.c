@@ -1,5 +1,6 @@
-/* An allocation and its free, cached, against what a C program would do without us: a buffer made and released by the
- * driver, and malloc on the host. Then the same with many blocks live or held: the time must not grow with their number. */
+/* An allocation and its free, cached, against what a C program would do without us: a buffer made and released by
+ * the driver, and malloc on the host. Then the same with many blocks live or held: the time must not grow with their
+ * number. */
 #include <mimalloc.h>
 
 #include "bench.h"

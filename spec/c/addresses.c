@@ -96,7 +96,8 @@ static void zero_bytes_and_huge_sizes(void) {
   CHECK(cla_copy(a, b, 0, NULL, NULL) == CLA_OK);
   CHECK(cla_free(a) == CLA_OK && cla_free(b) == CLA_OK);
   for (size_t k = 0; k <= 1024; k++) CHECK(cla_alloc(p, SIZE_MAX - k, NULL, &big) == CLA_E_TOO_LARGE);
-  const size_t huge[] = {(size_t)1 << 63, ((size_t)1 << 63) - 1, ((size_t)1 << 61) * 4, (size_t)80 << 31, ((size_t)80 << 30) + 1};
+  const size_t huge[] = {(size_t)1 << 63, ((size_t)1 << 63) - 1, ((size_t)1 << 61) * 4, (size_t)80 << 31,
+                         ((size_t)80 << 30) + 1};
   for (int i = 0; i < 5; i++) CHECK(cla_alloc(p, huge[i], NULL, &big) == CLA_E_TOO_LARGE);
   CHECK(cla_alloc(p, ((size_t)1 << 32) + 4096, NULL, &big) == CLA_OK); /* OpenCL.jl#183 */
   CHECK(cla_resolve(big, &r) == CLA_OK && r.requested == ((size_t)1 << 32) + 4096);

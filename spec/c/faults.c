@@ -160,8 +160,7 @@ static int child_is_refused(world w, cl_mem m) {
   int good = cla__driver_forbidden();
   good &= cla__create_buffer(d, w.context, 0, 64, NULL, &err) == NULL;
   good &= err == CL_INVALID_OPERATION;
-  good &=
-      cla__enqueue_read(d, w.queue, m, CL_TRUE, 0, 1, &byte, 0, NULL, NULL) == CL_INVALID_OPERATION;
+  good &= cla__enqueue_read(d, w.queue, m, CL_TRUE, 0, 1, &byte, 0, NULL, NULL) == CL_INVALID_OPERATION;
   good &= cla__finish(d, w.queue) == CL_INVALID_OPERATION;
   good &= cla__release_buffer(d, m) == CL_INVALID_OPERATION;
   cla__svm_free(d, w.context, &byte);

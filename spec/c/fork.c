@@ -1,5 +1,5 @@
-/* After fork the driver stays with the parent: in the child every call says so and touches nothing, closing is harmless, and
- * the child exits cleanly, whatever the parent held (pytorch#33754). */
+/* After fork the driver stays with the parent: in the child every call says so and touches nothing, closing is
+ * harmless, and the child exits cleanly, whatever the parent held (pytorch#33754). */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -15,11 +15,20 @@ static int child(cla_device *d, cla_pool *p, cla_stream *s, void *x) {
   char text[16] = "";
   bool idle;
   cla_stream *other = NULL;
-  const cla_status all[] = {cla_alloc(p, 100, s, &y), cla_free(x), cla_record(x, s), cla_copy(x, text, 16, s, NULL),
-                            cla_copy(text, x, 16, s, NULL), cla_fill(x, "a", 1, 16, s, NULL),
-                            cla_map(x, 16, CLA_MAP_READ, &host), cla_stream_finish(s), cla_stream_query(s, &idle),
-                            cla_pool_stats(p, &stats), cla_pool_trim(p, NULL), cla_pool_check(p),
-                            cla_device_open(NULL, &again), cla_stream_create(d, &other)};
+  const cla_status all[] = {cla_alloc(p, 100, s, &y),
+                            cla_free(x),
+                            cla_record(x, s),
+                            cla_copy(x, text, 16, s, NULL),
+                            cla_copy(text, x, 16, s, NULL),
+                            cla_fill(x, "a", 1, 16, s, NULL),
+                            cla_map(x, 16, CLA_MAP_READ, &host),
+                            cla_stream_finish(s),
+                            cla_stream_query(s, &idle),
+                            cla_pool_stats(p, &stats),
+                            cla_pool_trim(p, NULL),
+                            cla_pool_check(p),
+                            cla_device_open(NULL, &again),
+                            cla_stream_create(d, &other)};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!CHECK(all[i] == CLA_E_FORKED)) fprintf(stderr, "call %zu gave %s\n", i, cla_status_name(all[i]));
   CHECK(strstr(cla_last_error(), "forked") != NULL);

@@ -1,6 +1,6 @@
-/* Every driver call of a session fails in turn: the first, the second, ... until the session makes fewer calls than that.
- * Each time every error is clean, the pools' recount agrees, and nothing of the driver's is left when all is closed
- * (ROCm/rocm-systems#11643). Done on the simulated device and on a real one. */
+/* Every driver call of a session fails in turn: the first, the second, ... until the session makes fewer calls than
+ * that. Each time every error is clean, the pools' recount agrees, and nothing of the driver's is left when all is
+ * closed (ROCm/rocm-systems#11643). Done on the simulated device and on a real one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +64,8 @@ static void session(const char *selector, unsigned flags) {
   cla_pool *p = NULL;
   cla_stream *a = NULL, *b = NULL;
   cla_gate *gate = NULL;
-  const cla_simulation sim = {.capacity = (uint64_t)64 << 20, .manual = selector != NULL && strcmp(selector, "manual") == 0};
+  const cla_simulation sim = {.capacity = (uint64_t)64 << 20,
+                              .manual = selector != NULL && strcmp(selector, "manual") == 0};
   bool simulated = selector != NULL;
   if (!went(simulated ? cla_simulate(&sim, &d) : cla_device_open(NULL, &d))) return;
   const cla_pool_options options = {.policy = cla_policy_caching(), .limit = (size_t)4 << 20, .flags = flags};

@@ -83,11 +83,11 @@ static void complete_one(int i) {
 
 static size_t random_size(void) {
   switch (below(6)) {
-    case 0: return below(3);
-    case 1: return 512 * (1 + below(8));
-    case 2: return 1 + below(100000);
-    case 3: return 1 + below(3000000);
-    default: return 4096;
+  case 0: return below(3);
+  case 1: return 512 * (1 + below(8));
+  case 2: return 1 + below(100000);
+  case 3: return 1 + below(3000000);
+  default: return 4096;
   }
 }
 
@@ -150,18 +150,29 @@ static void check_pools(void) {
 
 static void step(void) {
   switch (below(16)) {
-    case 0: case 1: case 2: case 3: case 4: allocate(); break;
-    case 5: case 6: case 7: case 8: release(); break;
-    case 9: case 10: case 11: command(); break;
-    case 12: record(); break;
-    case 13: complete_one((int)below(STREAMS)); break;
-    case 14: if (below(20) == 0) complete_all(); break;
-    default:
-      if (below(200) == 0) {
-        complete_all(); /* a trim waits, which completes commands behind the model's back */
-        CHECK(cla_pool_trim(pools[below(POOLS)], NULL) == CLA_OK);
-      }
-      if (below(300) == 0) CHECK(cla_pool_reset_peaks(pools[below(POOLS)]) == CLA_OK);
+  case 0:
+  case 1:
+  case 2:
+  case 3:
+  case 4: allocate(); break;
+  case 5:
+  case 6:
+  case 7:
+  case 8: release(); break;
+  case 9:
+  case 10:
+  case 11: command(); break;
+  case 12: record(); break;
+  case 13: complete_one((int)below(STREAMS)); break;
+  case 14:
+    if (below(20) == 0) complete_all();
+    break;
+  default:
+    if (below(200) == 0) {
+      complete_all(); /* a trim waits, which completes commands behind the model's back */
+      CHECK(cla_pool_trim(pools[below(POOLS)], NULL) == CLA_OK);
+    }
+    if (below(300) == 0) CHECK(cla_pool_reset_peaks(pools[below(POOLS)]) == CLA_OK);
   }
 }
 

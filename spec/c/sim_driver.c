@@ -7,8 +7,7 @@
 
 static cl_int status_of(cl_event e) {
   cl_int status = 99;
-  CHECK(cla__get_event_info(d, e, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status,
-                            NULL) == CL_SUCCESS);
+  CHECK(cla__get_event_info(d, e, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) == CL_SUCCESS);
   return status;
 }
 
@@ -28,11 +27,9 @@ static void describes_itself(void) {
   CHECK(big == 80 * GiB);
   CHECK(cla__get_device_info(d, w.dev, CL_DEVICE_MAX_MEM_ALLOC_SIZE, 8, &big, NULL) == CL_SUCCESS);
   CHECK(big == 80 * GiB);
-  CHECK(cla__get_device_info(d, w.dev, CL_DEVICE_MEM_BASE_ADDR_ALIGN, 4, &bits, NULL) ==
-        CL_SUCCESS);
+  CHECK(cla__get_device_info(d, w.dev, CL_DEVICE_MEM_BASE_ADDR_ALIGN, 4, &bits, NULL) == CL_SUCCESS);
   CHECK(bits == 1024);
-  CHECK(cla__get_device_info(d, w.dev, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL) ==
-        CL_SUCCESS);
+  CHECK(cla__get_device_info(d, w.dev, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL) == CL_SUCCESS);
   CHECK(platform == NULL);
   CHECK(cla__get_device_info(d, w.dev, 0x7777, 8, &big, NULL) == CL_INVALID_VALUE);
   CHECK(cla__get_platform_ids(d, 0, NULL, &platforms) == CL_SUCCESS && platforms == 0);
@@ -63,8 +60,8 @@ static void counts_capacity_to_the_byte(void) {
 
 static void wrong_limits_as_some_drivers_have(void) {
   cl_int err = CL_SUCCESS; /* OpenCL-Docs#584, pocl#1720 */
-  world w = open_world((cla_sim_config){
-      .capacity = 1000, .max_alloc = 100, .accepts_oversize = true, .refuse_above = 500});
+  world w =
+      open_world((cla_sim_config){.capacity = 1000, .max_alloc = 100, .accepts_oversize = true, .refuse_above = 500});
   cl_mem m = buffer(w, 200, &err);
   CHECK(m != NULL);
   CHECK(buffer(w, 500, &err) == NULL && err == CL_MEM_OBJECT_ALLOCATION_FAILURE);
@@ -121,8 +118,7 @@ static void commands_check_their_bounds(void) {
   CHECK(cla__enqueue_read(d, w.q, m, CL_TRUE, 32, 32, host, 0, NULL, NULL) == CL_SUCCESS);
   CHECK(host[0] == 0 && host[31] == 0 && host[32] == 'x');
   CHECK(cla__enqueue_read(d, w.q, m, CL_TRUE, 33, 32, host, 0, NULL, NULL) == CL_INVALID_VALUE);
-  CHECK(cla__enqueue_read(d, w.q, m, CL_TRUE, SIZE_MAX, 2, host, 0, NULL, NULL) ==
-        CL_INVALID_VALUE);
+  CHECK(cla__enqueue_read(d, w.q, m, CL_TRUE, SIZE_MAX, 2, host, 0, NULL, NULL) == CL_INVALID_VALUE);
   CHECK(cla__enqueue_write(d, w.q, m, CL_FALSE, 0, 65, host, 0, NULL, NULL) == CL_INVALID_VALUE);
   CHECK(cla__enqueue_copy(d, w.q, m, m, 0, 32, 32, 0, NULL, NULL) == CL_SUCCESS);
   CHECK(cla__enqueue_copy(d, w.q, m, m, 0, 31, 32, 0, NULL, NULL) == CL_MEM_COPY_OVERLAP);
@@ -214,7 +210,7 @@ static void a_manual_device_runs_what_it_is_told_to(void) {
   CHECK(cla__sim_complete(w.q2, UINT64_MAX) == 0); /* waits for the other queue */
   CHECK(cla__sim_complete(w.q, 1) == 1);
   CHECK(status_of(e[0]) == CL_COMPLETE && status_of(e[1]) > CL_COMPLETE);
-  CHECK(cla__wait_events(d, 1, &e[3]) == CL_SUCCESS); /* runs what it needs... */
+  CHECK(cla__wait_events(d, 1, &e[3]) == CL_SUCCESS);                     /* runs what it needs... */
   CHECK(status_of(e[1]) == CL_COMPLETE && status_of(e[2]) > CL_COMPLETE); /* ...and nothing else */
   e[4] = marker(w.q, 0, NULL);
   e[5] = marker(w.q, 0, NULL);
@@ -293,27 +289,20 @@ static void events_tell_what_they_are(void) {
   cl_command_type type;
   cl_command_queue queue;
   cl_uint refs;
-  CHECK(cla__get_event_profile(d, e[0], CL_PROFILING_COMMAND_END, 8, &ns, NULL) ==
-        CL_PROFILING_INFO_NOT_AVAILABLE);
+  CHECK(cla__get_event_profile(d, e[0], CL_PROFILING_COMMAND_END, 8, &ns, NULL) == CL_PROFILING_INFO_NOT_AVAILABLE);
   CHECK(cla__finish(d, w.q) == CL_SUCCESS && cla__finish(d, w.q2) == CL_SUCCESS);
   CHECK(profile(e[0], CL_PROFILING_COMMAND_QUEUED) <= profile(e[0], CL_PROFILING_COMMAND_SUBMIT));
   CHECK(profile(e[0], CL_PROFILING_COMMAND_SUBMIT) <= profile(e[0], CL_PROFILING_COMMAND_START));
-  CHECK(profile(e[0], CL_PROFILING_COMMAND_END) - profile(e[0], CL_PROFILING_COMMAND_START) ==
-        1000);
+  CHECK(profile(e[0], CL_PROFILING_COMMAND_END) - profile(e[0], CL_PROFILING_COMMAND_START) == 1000);
   CHECK(profile(e[0], CL_PROFILING_COMMAND_END) == profile(e[1], CL_PROFILING_COMMAND_START));
-  CHECK(cla__get_event_profile(d, user, CL_PROFILING_COMMAND_END, 8, &ns, NULL) ==
-        CL_PROFILING_INFO_NOT_AVAILABLE);
-  CHECK(cla__get_event_profile(d, bare, CL_PROFILING_COMMAND_END, 8, &ns, NULL) ==
-        CL_PROFILING_INFO_NOT_AVAILABLE);
-  CHECK(cla__get_event_info(d, bare, CL_EVENT_COMMAND_TYPE, sizeof type, &type, NULL) ==
-        CL_SUCCESS);
+  CHECK(cla__get_event_profile(d, user, CL_PROFILING_COMMAND_END, 8, &ns, NULL) == CL_PROFILING_INFO_NOT_AVAILABLE);
+  CHECK(cla__get_event_profile(d, bare, CL_PROFILING_COMMAND_END, 8, &ns, NULL) == CL_PROFILING_INFO_NOT_AVAILABLE);
+  CHECK(cla__get_event_info(d, bare, CL_EVENT_COMMAND_TYPE, sizeof type, &type, NULL) == CL_SUCCESS);
   CHECK(type == CL_COMMAND_MARKER);
-  CHECK(cla__get_event_info(d, bare, CL_EVENT_COMMAND_QUEUE, sizeof queue, &queue, NULL) ==
-        CL_SUCCESS);
+  CHECK(cla__get_event_info(d, bare, CL_EVENT_COMMAND_QUEUE, sizeof queue, &queue, NULL) == CL_SUCCESS);
   CHECK(queue == w.q2);
   CHECK(cla__retain_event(d, bare) == CL_SUCCESS);
-  CHECK(cla__get_event_info(d, bare, CL_EVENT_REFERENCE_COUNT, sizeof refs, &refs, NULL) ==
-        CL_SUCCESS);
+  CHECK(cla__get_event_info(d, bare, CL_EVENT_REFERENCE_COUNT, sizeof refs, &refs, NULL) == CL_SUCCESS);
   CHECK(refs == 2);
   cl_event all[] = {e[0], e[1], user, bare, bare};
   release_events(5, all);
@@ -349,23 +338,22 @@ static void callbacks_come_once_in_order(void) {
   close_world(w);
 }
 
-static const char source[] =
-    "/* kernel void no(int a) {} */\n"
-    "#define N 4 /* { */\n"
-    "typedef struct { int a; } pair;\n"
-    "static float half_of(float a) { return a / 2; } // kernel\n"
-    "#if 0\n"
-    "kernel void off(int a) {\n"
-    "#else\n"
-    "__kernel __attribute__((reqd_work_group_size(8, 4, 1)))\n"
-    "void first(float a, __global const float *restrict x, global float4 *y,\n"
-    "           local uint *scratch, constant unsigned char *table, const int n)\n"
-    "#endif\n"
-    "{ char brace = '{'; const char *s = \"}{\"; y[0] = half_of(a); }\n"
-    "kernel void first(float a);\n"
-    "kernel void second(void) {}\n"
-    "kernel void third(pair p, unsigned long int u, global volatile uchar16 *v, double3 w,\n"
-    "                  global float z[4], size_t n, float *const hidden) {}\n";
+static const char source[] = "/* kernel void no(int a) {} */\n"
+                             "#define N 4 /* { */\n"
+                             "typedef struct { int a; } pair;\n"
+                             "static float half_of(float a) { return a / 2; } // kernel\n"
+                             "#if 0\n"
+                             "kernel void off(int a) {\n"
+                             "#else\n"
+                             "__kernel __attribute__((reqd_work_group_size(8, 4, 1)))\n"
+                             "void first(float a, __global const float *restrict x, global float4 *y,\n"
+                             "           local uint *scratch, constant unsigned char *table, const int n)\n"
+                             "#endif\n"
+                             "{ char brace = '{'; const char *s = \"}{\"; y[0] = half_of(a); }\n"
+                             "kernel void first(float a);\n"
+                             "kernel void second(void) {}\n"
+                             "kernel void third(pair p, unsigned long int u, global volatile uchar16 *v, double3 w,\n"
+                             "                  global float z[4], size_t n, float *const hidden) {}\n";
 
 static cl_program program(world w, const char *text, const char *options, cl_int *built) {
   cl_int err;
@@ -391,10 +379,10 @@ static void check_args(cl_kernel k, const expected_arg *expected, cl_uint n) {
     cl_kernel_arg_type_qualifier qualifiers = 0;
     CHECK(cla__get_kernel_arg_info(d, k, i, CL_KERNEL_ARG_NAME, 64, name, NULL) == CL_SUCCESS);
     CHECK(cla__get_kernel_arg_info(d, k, i, CL_KERNEL_ARG_TYPE_NAME, 64, type, NULL) == CL_SUCCESS);
-    CHECK(cla__get_kernel_arg_info(d, k, i, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof address,
-                                   &address, NULL) == CL_SUCCESS);
-    CHECK(cla__get_kernel_arg_info(d, k, i, CL_KERNEL_ARG_TYPE_QUALIFIER, sizeof qualifiers,
-                                   &qualifiers, NULL) == CL_SUCCESS);
+    CHECK(cla__get_kernel_arg_info(d, k, i, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof address, &address, NULL) ==
+          CL_SUCCESS);
+    CHECK(cla__get_kernel_arg_info(d, k, i, CL_KERNEL_ARG_TYPE_QUALIFIER, sizeof qualifiers, &qualifiers, NULL) ==
+          CL_SUCCESS);
     if (!CHECK(strcmp(name, expected[i].name) == 0 && strcmp(type, expected[i].type) == 0))
       fprintf(stderr, "  argument %u: %s %s\n", i, type, name);
     CHECK(address == expected[i].address && qualifiers == expected[i].qualifiers);
@@ -408,8 +396,7 @@ static void programs_tell_their_kernels(void) {
   size_t n = 0, group[3] = {0};
   cl_program p = program(w, source, "-cl-kernel-arg-info", &err);
   CHECK(err == CL_SUCCESS);
-  CHECK(cla__get_program_info(d, p, CL_PROGRAM_KERNEL_NAMES, sizeof text, text, NULL) ==
-        CL_SUCCESS);
+  CHECK(cla__get_program_info(d, p, CL_PROGRAM_KERNEL_NAMES, sizeof text, text, NULL) == CL_SUCCESS);
   CHECK(strcmp(text, "first;second;third") == 0);
   CHECK(cla__get_program_info(d, p, CL_PROGRAM_NUM_KERNELS, sizeof n, &n, NULL) == CL_SUCCESS);
   CHECK(n == 3);
@@ -421,16 +408,15 @@ static void programs_tell_their_kernels(void) {
   const cl_kernel_arg_address_qualifier global = CL_KERNEL_ARG_ADDRESS_GLOBAL;
   const cl_kernel_arg_address_qualifier private = CL_KERNEL_ARG_ADDRESS_PRIVATE;
   check_args(k,
-             (expected_arg[]){
-                 {"a", "float", private, 0},
-                 {"x", "float*", global, CL_KERNEL_ARG_TYPE_CONST | CL_KERNEL_ARG_TYPE_RESTRICT},
-                 {"y", "float4*", global, 0},
-                 {"scratch", "uint*", CL_KERNEL_ARG_ADDRESS_LOCAL, 0},
-                 {"table", "uchar*", CL_KERNEL_ARG_ADDRESS_CONSTANT, CL_KERNEL_ARG_TYPE_CONST},
-                 {"n", "int", private, 0}},
+             (expected_arg[]){{"a", "float", private, 0},
+                              {"x", "float*", global, CL_KERNEL_ARG_TYPE_CONST | CL_KERNEL_ARG_TYPE_RESTRICT},
+                              {"y", "float4*", global, 0},
+                              {"scratch", "uint*", CL_KERNEL_ARG_ADDRESS_LOCAL, 0},
+                              {"table", "uchar*", CL_KERNEL_ARG_ADDRESS_CONSTANT, CL_KERNEL_ARG_TYPE_CONST},
+                              {"n", "int", private, 0}},
              6);
-  CHECK(cla__get_kernel_group_info(d, k, w.dev, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof group,
-                                   group, NULL) == CL_SUCCESS);
+  CHECK(cla__get_kernel_group_info(d, k, w.dev, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof group, group, NULL) ==
+        CL_SUCCESS);
   CHECK(group[0] == 8 && group[1] == 4 && group[2] == 1);
   CHECK(cla__build_program(d, p, w.dev, "") == CL_INVALID_OPERATION); /* it has kernels */
   CHECK(cla__release_kernel(d, k) == CL_SUCCESS);
@@ -452,8 +438,7 @@ static void programs_tell_their_kernels(void) {
 
   p = program(w, source, "", &err);
   k = cla__create_kernel(d, p, "first", &err);
-  CHECK(cla__get_kernel_arg_info(d, k, 0, CL_KERNEL_ARG_NAME, 64, text, NULL) ==
-        CL_KERNEL_ARG_INFO_NOT_AVAILABLE);
+  CHECK(cla__get_kernel_arg_info(d, k, 0, CL_KERNEL_ARG_NAME, 64, text, NULL) == CL_KERNEL_ARG_INFO_NOT_AVAILABLE);
   CHECK(cla__release_kernel(d, k) == CL_SUCCESS && cla__release_program(d, p) == CL_SUCCESS);
   close_world(w);
 }
@@ -478,11 +463,9 @@ static void bad_source_fails_with_a_log(void) {
     cl_build_status status = 99;
     cl_program p = program(w, cases[i].text, "", &err);
     CHECK(err == CL_BUILD_PROGRAM_FAILURE);
-    CHECK(cla__get_build_info(d, p, w.dev, CL_PROGRAM_BUILD_LOG, sizeof log, log, NULL) ==
-          CL_SUCCESS);
+    CHECK(cla__get_build_info(d, p, w.dev, CL_PROGRAM_BUILD_LOG, sizeof log, log, NULL) == CL_SUCCESS);
     if (!CHECK(strcmp(log, cases[i].log) == 0)) fprintf(stderr, "  %s", log);
-    CHECK(cla__get_build_info(d, p, w.dev, CL_PROGRAM_BUILD_STATUS, sizeof status, &status, NULL) ==
-          CL_SUCCESS);
+    CHECK(cla__get_build_info(d, p, w.dev, CL_PROGRAM_BUILD_STATUS, sizeof status, &status, NULL) == CL_SUCCESS);
     CHECK(status == CL_BUILD_ERROR);
     CHECK(cla__create_kernel(d, p, "f", &err) == NULL && err == CL_INVALID_PROGRAM_EXECUTABLE);
     CHECK(cla__release_program(d, p) == CL_SUCCESS);
@@ -529,25 +512,19 @@ static void launches_check_their_arguments(void) {
   CHECK(cla__set_kernel_arg(d, k, 2, 0, NULL) == CL_INVALID_ARG_SIZE);
   CHECK(cla__set_kernel_arg(d, k, 0, 4, &a) == CL_SUCCESS);
   CHECK(cla__set_kernel_arg(d, k, 1, sizeof x, &x) == CL_SUCCESS);
-  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, NULL, 0, NULL, NULL) ==
-        CL_INVALID_KERNEL_ARGS);
+  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, NULL, 0, NULL, NULL) == CL_INVALID_KERNEL_ARGS);
   CHECK(cla__set_kernel_arg(d, k, 2, 256, NULL) == CL_SUCCESS);
-  CHECK(cla__enqueue_kernel(d, w.q, k, 0, NULL, &global, NULL, 0, NULL, NULL) ==
-        CL_INVALID_WORK_DIMENSION);
-  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, &odd, 0, NULL, NULL) ==
-        CL_INVALID_WORK_GROUP_SIZE);
-  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, &none, 0, NULL, NULL) ==
-        CL_INVALID_WORK_GROUP_SIZE);
+  CHECK(cla__enqueue_kernel(d, w.q, k, 0, NULL, &global, NULL, 0, NULL, NULL) == CL_INVALID_WORK_DIMENSION);
+  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, &odd, 0, NULL, NULL) == CL_INVALID_WORK_GROUP_SIZE);
+  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, &none, 0, NULL, NULL) == CL_INVALID_WORK_GROUP_SIZE);
   CHECK(cla__sim_used(w.dev) == 0);
   CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, &global, 0, NULL, NULL) == CL_SUCCESS);
   CHECK(cla__sim_used(w.dev) == 600);
   CHECK(cla__set_kernel_arg(d, k, 1, sizeof y, &y) == CL_SUCCESS);
-  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, NULL, 0, NULL, NULL) ==
-        CL_MEM_OBJECT_ALLOCATION_FAILURE);
+  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, NULL, 0, NULL, NULL) == CL_MEM_OBJECT_ALLOCATION_FAILURE);
   CHECK(cla__release_buffer(d, x) == CL_SUCCESS && cla__release_buffer(d, y) == CL_SUCCESS);
   y = buffer(w, 100, &err); /* may well get the handle of the old one */
-  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, NULL, 0, NULL, NULL) ==
-        CL_INVALID_KERNEL_ARGS);
+  CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, NULL, 0, NULL, NULL) == CL_INVALID_KERNEL_ARGS);
   CHECK(cla__set_kernel_arg(d, k, 1, sizeof y, &y) == CL_SUCCESS);
   cl_event gate = cla__create_user_event(d, w.context, NULL);
   CHECK(cla__enqueue_kernel(d, w.q, k, 1, NULL, &global, NULL, 1, &gate, NULL) == CL_SUCCESS);
@@ -559,8 +536,7 @@ static void launches_check_their_arguments(void) {
 }
 
 static void foreign_handles_are_refused(void) {
-  world w = open_world((cla_sim_config){.capacity = 4096}),
-        other = open_world((cla_sim_config){.capacity = 4096});
+  world w = open_world((cla_sim_config){.capacity = 4096}), other = open_world((cla_sim_config){.capacity = 4096});
   uint64_t junk[8] = {0};
   void *handles[] = {NULL, (void *)1, (char *)junk + 1, junk, w.context};
   cl_uint refs = 0;
@@ -572,16 +548,14 @@ static void foreign_handles_are_refused(void) {
     CHECK(cla__release_kernel(d, handles[i]) == CL_INVALID_KERNEL);
     CHECK(cla__release_program(d, handles[i]) == CL_INVALID_PROGRAM);
     CHECK(cla__enqueue_migrate(d, w.q, handles[i], 0, NULL) == CL_INVALID_MEM_OBJECT);
-    CHECK(cla__enqueue_marker(d, w.q, 1, (cl_event *)&handles[i], NULL) ==
-          CL_INVALID_EVENT_WAIT_LIST);
+    CHECK(cla__enqueue_marker(d, w.q, 1, (cl_event *)&handles[i], NULL) == CL_INVALID_EVENT_WAIT_LIST);
     CHECK(cla__wait_events(d, 1, (cl_event *)&handles[i]) == CL_INVALID_EVENT);
     CHECK(cla__sim_complete(handles[i], 1) == 0);
   }
   CHECK(cla__release_context(d, (cl_context)(void *)m) == CL_INVALID_CONTEXT);
   CHECK(cla__enqueue_migrate(d, other.q, m, 0, NULL) == CL_INVALID_CONTEXT);
   CHECK(cla__enqueue_marker(d, w.q, 1, NULL, NULL) == CL_INVALID_EVENT_WAIT_LIST);
-  CHECK(cla__get_queue_info(d, w.q, CL_QUEUE_REFERENCE_COUNT, sizeof refs, &refs, NULL) ==
-        CL_SUCCESS);
+  CHECK(cla__get_queue_info(d, w.q, CL_QUEUE_REFERENCE_COUNT, sizeof refs, &refs, NULL) == CL_SUCCESS);
   CHECK(refs == 1);
   CHECK(cla__release_buffer(d, m) == CL_SUCCESS);
   CHECK(cla__release_queue(d, other.q) == CL_SUCCESS);

@@ -16,8 +16,7 @@ typedef struct world {
 } world;
 
 static inline world open_world(cla_sim_config config) {
-  static const cl_queue_properties profiling[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE,
-                                                  0};
+  static const cl_queue_properties profiling[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
   world w = {.dev = cla__sim_create(&config)};
   w.context = cla__create_context(d, NULL, w.dev, NULL);
   w.q = cla__create_queue(d, w.context, w.dev, profiling, NULL);

@@ -59,7 +59,8 @@ static void a_foreign_queue_is_retained(void) {
   cla_stream *wrapped = NULL, *none = NULL;
   void *h, *g;
   cl_int err = CL_SUCCESS;
-  cl_command_queue queue = clCreateCommandQueueWithProperties(cla_device_context(device), cla_device_id(device), NULL, &err);
+  cl_command_queue queue =
+      clCreateCommandQueueWithProperties(cla_device_context(device), cla_device_id(device), NULL, &err);
   CHECK(err == CL_SUCCESS);
   CHECK(cla_pool_create(device, NULL, &p) == CLA_OK);
   CHECK(cla_stream_wrap(device, queue, &wrapped) == CLA_OK);

@@ -86,7 +86,5 @@ int main(void) {
   cla_pool_release(pool);
   cla_device_release(device);
   CHECK(cla_debug_live(NULL) == 0);
-  const char *kinds[] = {"context", "queue", "buffer", "sub", "event"};
-  for (int i = 0; i < 5; i++) if (cla_debug_live(kinds[i])) printf("%s %d\n", kinds[i], (int)cla_debug_live(kinds[i]));
   return check_done("threads_pool");
 }

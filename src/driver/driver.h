@@ -84,7 +84,7 @@ typedef struct cla_driver {
 extern const cla_driver cla__driver_opencl;    /* opencl.c */
 extern const cla_driver cla__driver_simulated; /* simulated.c */
 
-/* ---- Counting and faults (faults.c) -------------------------------------------------------- */
+/* ---- Counting and faults (faults.c) ---- */
 
 /* Kinds of driver objects whose references the library owns. */
 typedef enum cla_live {
@@ -117,97 +117,83 @@ bool cla__fail_armed(void); /* still waiting: the script made fewer than n such 
 
 void cla__forbid_driver(void); /* after fork, in the child: every call below fails from now on */
 extern atomic_bool cla__forbidden;
-static inline bool cla__driver_forbidden(void) {
-  return atomic_load_explicit(&cla__forbidden, memory_order_relaxed);
-}
+static inline bool cla__driver_forbidden(void) { return atomic_load_explicit(&cla__forbidden, memory_order_relaxed); }
 
 /* The calls, in the order of the table; same arguments and results as OpenCL's, after the driver.
  * svm_free and the releases do nothing in a forked child. Creators return NULL and set *err. */
 cl_int cla__get_platform_ids(const cla_driver *d, cl_uint n, cl_platform_id *out, cl_uint *count);
-cl_int cla__get_platform_info(const cla_driver *d, cl_platform_id p, cl_platform_info what,
-                              size_t size, void *out, size_t *used);
-cl_int cla__get_device_ids(const cla_driver *d, cl_platform_id p, cl_device_type type, cl_uint n,
-                           cl_device_id *out, cl_uint *count);
-cl_int cla__get_device_info(const cla_driver *d, cl_device_id dev, cl_device_info what, size_t size,
-                            void *out, size_t *used);
-cl_context cla__create_context(const cla_driver *d, const cl_context_properties *properties,
-                               cl_device_id dev, cl_int *err);
+cl_int cla__get_platform_info(const cla_driver *d, cl_platform_id p, cl_platform_info what, size_t size, void *out,
+                              size_t *used);
+cl_int cla__get_device_ids(const cla_driver *d, cl_platform_id p, cl_device_type type, cl_uint n, cl_device_id *out,
+                           cl_uint *count);
+cl_int cla__get_device_info(const cla_driver *d, cl_device_id dev, cl_device_info what, size_t size, void *out,
+                            size_t *used);
+cl_context cla__create_context(const cla_driver *d, const cl_context_properties *properties, cl_device_id dev,
+                               cl_int *err);
 cl_int cla__release_context(const cla_driver *d, cl_context c);
 cl_command_queue cla__create_queue(const cla_driver *d, cl_context c, cl_device_id dev,
                                    const cl_queue_properties *properties, cl_int *err);
 cl_int cla__retain_queue(const cla_driver *d, cl_command_queue q);
 cl_int cla__release_queue(const cla_driver *d, cl_command_queue q);
-cl_int cla__get_queue_info(const cla_driver *d, cl_command_queue q, cl_command_queue_info what,
-                           size_t size, void *out, size_t *used);
-cl_mem cla__create_buffer(const cla_driver *d, cl_context c, cl_mem_flags flags, size_t size,
-                          void *host, cl_int *err);
-cl_mem cla__create_sub_buffer(const cla_driver *d, cl_mem parent, cl_mem_flags flags,
-                              size_t offset_bytes, size_t size, cl_int *err);
+cl_int cla__get_queue_info(const cla_driver *d, cl_command_queue q, cl_command_queue_info what, size_t size, void *out,
+                           size_t *used);
+cl_mem cla__create_buffer(const cla_driver *d, cl_context c, cl_mem_flags flags, size_t size, void *host, cl_int *err);
+cl_mem cla__create_sub_buffer(const cla_driver *d, cl_mem parent, cl_mem_flags flags, size_t offset_bytes, size_t size,
+                              cl_int *err);
 cl_int cla__release_buffer(const cla_driver *d, cl_mem m);
 cl_int cla__release_sub_buffer(const cla_driver *d, cl_mem m);
-void *cla__svm_alloc(const cla_driver *d, cl_context c, cl_svm_mem_flags flags, size_t size,
-                     cl_uint align_bytes);
+void *cla__svm_alloc(const cla_driver *d, cl_context c, cl_svm_mem_flags flags, size_t size, cl_uint align_bytes);
 void cla__svm_free(const cla_driver *d, cl_context c, void *p);
-cl_int cla__enqueue_read(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking,
-                         size_t offset, size_t size, void *host, cl_uint nwait,
-                         const cl_event *wait, cl_event *out);
-cl_int cla__enqueue_write(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking,
-                          size_t offset, size_t size, const void *host, cl_uint nwait,
+cl_int cla__enqueue_read(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking, size_t offset,
+                         size_t size, void *host, cl_uint nwait, const cl_event *wait, cl_event *out);
+cl_int cla__enqueue_write(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking, size_t offset,
+                          size_t size, const void *host, cl_uint nwait, const cl_event *wait, cl_event *out);
+cl_int cla__enqueue_copy(const cla_driver *d, cl_command_queue q, cl_mem src, cl_mem dst, size_t src_offset,
+                         size_t dst_offset, size_t size, cl_uint nwait, const cl_event *wait, cl_event *out);
+cl_int cla__enqueue_fill(const cla_driver *d, cl_command_queue q, cl_mem m, const void *pattern, size_t pattern_size,
+                         size_t offset, size_t size, cl_uint nwait, const cl_event *wait, cl_event *out);
+void *cla__enqueue_map(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking, cl_map_flags flags,
+                       size_t offset, size_t size, cl_uint nwait, const cl_event *wait, cl_event *out, cl_int *err);
+cl_int cla__enqueue_unmap(const cla_driver *d, cl_command_queue q, cl_mem m, void *host, cl_uint nwait,
                           const cl_event *wait, cl_event *out);
-cl_int cla__enqueue_copy(const cla_driver *d, cl_command_queue q, cl_mem src, cl_mem dst,
-                         size_t src_offset, size_t dst_offset, size_t size, cl_uint nwait,
-                         const cl_event *wait, cl_event *out);
-cl_int cla__enqueue_fill(const cla_driver *d, cl_command_queue q, cl_mem m, const void *pattern,
-                         size_t pattern_size, size_t offset, size_t size, cl_uint nwait,
-                         const cl_event *wait, cl_event *out);
-void *cla__enqueue_map(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking,
-                       cl_map_flags flags, size_t offset, size_t size, cl_uint nwait,
-                       const cl_event *wait, cl_event *out, cl_int *err);
-cl_int cla__enqueue_unmap(const cla_driver *d, cl_command_queue q, cl_mem m, void *host,
-                          cl_uint nwait, const cl_event *wait, cl_event *out);
-cl_int cla__enqueue_migrate(const cla_driver *d, cl_command_queue q, cl_mem m,
-                            cl_mem_migration_flags flags, cl_event *out);
-cl_int cla__enqueue_marker(const cla_driver *d, cl_command_queue q, cl_uint nwait,
-                           const cl_event *wait, cl_event *out);
-cl_int cla__enqueue_barrier(const cla_driver *d, cl_command_queue q, cl_uint nwait,
-                            const cl_event *wait, cl_event *out);
-cl_int cla__enqueue_kernel(const cla_driver *d, cl_command_queue q, cl_kernel k, cl_uint dims,
-                           const size_t *offset, const size_t *global, const size_t *local,
-                           cl_uint nwait, const cl_event *wait, cl_event *out);
+cl_int cla__enqueue_migrate(const cla_driver *d, cl_command_queue q, cl_mem m, cl_mem_migration_flags flags,
+                            cl_event *out);
+cl_int cla__enqueue_marker(const cla_driver *d, cl_command_queue q, cl_uint nwait, const cl_event *wait, cl_event *out);
+cl_int cla__enqueue_barrier(const cla_driver *d, cl_command_queue q, cl_uint nwait, const cl_event *wait,
+                            cl_event *out);
+cl_int cla__enqueue_kernel(const cla_driver *d, cl_command_queue q, cl_kernel k, cl_uint dims, const size_t *offset,
+                           const size_t *global, const size_t *local, cl_uint nwait, const cl_event *wait,
+                           cl_event *out);
 cl_int cla__flush(const cla_driver *d, cl_command_queue q);
 cl_int cla__finish(const cla_driver *d, cl_command_queue q);
 cl_event cla__create_user_event(const cla_driver *d, cl_context c, cl_int *err);
 cl_int cla__set_user_event(const cla_driver *d, cl_event e, cl_int status);
 cl_int cla__retain_event(const cla_driver *d, cl_event e);
 cl_int cla__release_event(const cla_driver *d, cl_event e);
-cl_int cla__get_event_info(const cla_driver *d, cl_event e, cl_event_info what, size_t size,
-                           void *out, size_t *used);
+cl_int cla__get_event_info(const cla_driver *d, cl_event e, cl_event_info what, size_t size, void *out, size_t *used);
 cl_int cla__wait_events(const cla_driver *d, cl_uint n, const cl_event *events);
-cl_int cla__get_event_profile(const cla_driver *d, cl_event e, cl_profiling_info what, size_t size,
-                              void *out, size_t *used);
+cl_int cla__get_event_profile(const cla_driver *d, cl_event e, cl_profiling_info what, size_t size, void *out,
+                              size_t *used);
 cl_int cla__set_event_callback(const cla_driver *d, cl_event e, cl_int status,
                                void(CL_CALLBACK *fn)(cl_event, cl_int, void *), void *arg);
-cl_program cla__create_program(const cla_driver *d, cl_context c, const char *source, size_t length,
-                               cl_int *err);
+cl_program cla__create_program(const cla_driver *d, cl_context c, const char *source, size_t length, cl_int *err);
 cl_int cla__build_program(const cla_driver *d, cl_program p, cl_device_id dev, const char *options);
-cl_int cla__get_build_info(const cla_driver *d, cl_program p, cl_device_id dev,
-                           cl_program_build_info what, size_t size, void *out, size_t *used);
-cl_int cla__get_program_info(const cla_driver *d, cl_program p, cl_program_info what, size_t size,
-                             void *out, size_t *used);
+cl_int cla__get_build_info(const cla_driver *d, cl_program p, cl_device_id dev, cl_program_build_info what, size_t size,
+                           void *out, size_t *used);
+cl_int cla__get_program_info(const cla_driver *d, cl_program p, cl_program_info what, size_t size, void *out,
+                             size_t *used);
 cl_int cla__release_program(const cla_driver *d, cl_program p);
 cl_kernel cla__create_kernel(const cla_driver *d, cl_program p, const char *name, cl_int *err);
 cl_int cla__release_kernel(const cla_driver *d, cl_kernel k);
-cl_int cla__get_kernel_info(const cla_driver *d, cl_kernel k, cl_kernel_info what, size_t size,
-                            void *out, size_t *used);
-cl_int cla__get_kernel_arg_info(const cla_driver *d, cl_kernel k, cl_uint index,
-                                cl_kernel_arg_info what, size_t size, void *out, size_t *used);
-cl_int cla__get_kernel_group_info(const cla_driver *d, cl_kernel k, cl_device_id dev,
-                                  cl_kernel_work_group_info what, size_t size, void *out,
-                                  size_t *used);
-cl_int cla__set_kernel_arg(const cla_driver *d, cl_kernel k, cl_uint index, size_t size,
-                           const void *value);
+cl_int cla__get_kernel_info(const cla_driver *d, cl_kernel k, cl_kernel_info what, size_t size, void *out,
+                            size_t *used);
+cl_int cla__get_kernel_arg_info(const cla_driver *d, cl_kernel k, cl_uint index, cl_kernel_arg_info what, size_t size,
+                                void *out, size_t *used);
+cl_int cla__get_kernel_group_info(const cla_driver *d, cl_kernel k, cl_device_id dev, cl_kernel_work_group_info what,
+                                  size_t size, void *out, size_t *used);
+cl_int cla__set_kernel_arg(const cla_driver *d, cl_kernel k, cl_uint index, size_t size, const void *value);
 
-/* ---- The simulated device (simulated.c, sim_*.c) --------------------------------------------- */
+/* ---- The simulated device (simulated.c, sim_*.c) ---- */
 
 /* It keeps account of device memory and of the order of commands; kernels compute nothing and reads
  * find zeros. Buffers over host memory (pinned) take none of the capacity. */
@@ -218,8 +204,7 @@ typedef struct cla_sim_config {
   bool lazy;             /* creation succeeds; the first command takes the memory or fails */
   bool manual;           /* commands run when cla__sim_complete or a wait asks; else at once */
   bool accepts_oversize; /* the driver does not check max_alloc itself (OpenCL-Docs#584) */
-  uint64_t
-      refuse_above; /* creation fails from this size on, below max_alloc (pocl#1720); 0: none */
+  uint64_t refuse_above; /* creation fails from this size on, below max_alloc (pocl#1720); 0: none */
 } cla_sim_config;
 
 /* Makes a device; it appears on no platform. NULL: no host memory. Destroying it ends the handle;

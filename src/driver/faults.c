@@ -35,13 +35,9 @@ static struct {
   cl_int code;   /* what it reports; 0: default_code() */
 } fault;
 
-const char *cla__call_name(cla_call call) {
-  return (unsigned)call < CLA_CALL_COUNT ? call_names[call] : "?";
-}
+const char *cla__call_name(cla_call call) { return (unsigned)call < CLA_CALL_COUNT ? call_names[call] : "?"; }
 
-const char *cla__live_name(cla_live kind) {
-  return (unsigned)kind < CLA_LIVE_COUNT ? live_names[kind] : "?";
-}
+const char *cla__live_name(cla_live kind) { return (unsigned)kind < CLA_LIVE_COUNT ? live_names[kind] : "?"; }
 
 int cla__call_find(const char *name) {
   for (int i = 0; i < CLA_CALL_COUNT; i++)
@@ -49,9 +45,7 @@ int cla__call_find(const char *name) {
   return -1;
 }
 
-uint64_t cla__call_count(cla_call call) {
-  return atomic_load_explicit(&calls[call], memory_order_relaxed);
-}
+uint64_t cla__call_count(cla_call call) { return atomic_load_explicit(&calls[call], memory_order_relaxed); }
 
 uint64_t cla__call_total(void) {
   uint64_t total = 0;
@@ -60,17 +54,13 @@ uint64_t cla__call_total(void) {
 }
 
 void cla__calls_reset(void) {
-  for (int i = 0; i < CLA_CALL_COUNT; i++)
-    atomic_store_explicit(&calls[i], 0, memory_order_relaxed);
+  for (int i = 0; i < CLA_CALL_COUNT; i++) atomic_store_explicit(&calls[i], 0, memory_order_relaxed);
 }
 
-int64_t cla__live_count(cla_live kind) {
-  return atomic_load_explicit(&live[kind], memory_order_relaxed);
-}
+int64_t cla__live_count(cla_live kind) { return atomic_load_explicit(&live[kind], memory_order_relaxed); }
 
 void cla__fail(int call, uint64_t n, cl_int code) {
-  if (cla__driver_forbidden())
-    return; /* the lock may have been held by a thread lost in the fork */
+  if (cla__driver_forbidden()) return; /* the lock may have been held by a thread lost in the fork */
   pthread_mutex_lock(&fault_lock);
   fault.call = call;
   fault.left = n;
@@ -83,8 +73,7 @@ bool cla__fail_armed(void) { return atomic_load_explicit(&armed, memory_order_re
 
 void cla__forbid_driver(void) { atomic_store_explicit(&cla__forbidden, true, memory_order_relaxed); }
 
-
-/* ---- The common path ------------------------------------------------------------------------- */
+/* ---- The common path ---- */
 
 static cl_int default_code(cla_call call) {
   return call == CLA_CALL_create_buffer ? CL_MEM_OBJECT_ALLOCATION_FAILURE : CL_OUT_OF_RESOURCES;
@@ -109,9 +98,7 @@ static cl_int enter(cla_call call) {
   return cla__fail_armed() ? draw_fault(call) : CL_SUCCESS;
 }
 
-static void live_add(cla_live kind, int64_t n) {
-  atomic_fetch_add_explicit(&live[kind], n, memory_order_relaxed);
-}
+static void live_add(cla_live kind, int64_t n) { atomic_fetch_add_explicit(&live[kind], n, memory_order_relaxed); }
 
 /* The end of a call that makes or retains an object of this kind. */
 static cl_int gained(cla_live kind, cl_int err) {
@@ -137,33 +124,33 @@ static cl_int enqueued(cl_int err, const cl_event *out) {
   return err;
 }
 
-/* ---- Platforms, devices, contexts, queues ---------------------------------------------------- */
+/* ---- Platforms, devices, contexts, queues ---- */
 
 cl_int cla__get_platform_ids(const cla_driver *d, cl_uint n, cl_platform_id *out, cl_uint *count) {
   cl_int err = enter(CLA_CALL_get_platform_ids);
   return err != CL_SUCCESS ? err : d->get_platform_ids(n, out, count);
 }
 
-cl_int cla__get_platform_info(const cla_driver *d, cl_platform_id p, cl_platform_info what,
-                              size_t size, void *out, size_t *used) {
+cl_int cla__get_platform_info(const cla_driver *d, cl_platform_id p, cl_platform_info what, size_t size, void *out,
+                              size_t *used) {
   cl_int err = enter(CLA_CALL_get_platform_info);
   return err != CL_SUCCESS ? err : d->get_platform_info(p, what, size, out, used);
 }
 
-cl_int cla__get_device_ids(const cla_driver *d, cl_platform_id p, cl_device_type type, cl_uint n,
-                           cl_device_id *out, cl_uint *count) {
+cl_int cla__get_device_ids(const cla_driver *d, cl_platform_id p, cl_device_type type, cl_uint n, cl_device_id *out,
+                           cl_uint *count) {
   cl_int err = enter(CLA_CALL_get_device_ids);
   return err != CL_SUCCESS ? err : d->get_device_ids(p, type, n, out, count);
 }
 
-cl_int cla__get_device_info(const cla_driver *d, cl_device_id dev, cl_device_info what, size_t size,
-                            void *out, size_t *used) {
+cl_int cla__get_device_info(const cla_driver *d, cl_device_id dev, cl_device_info what, size_t size, void *out,
+                            size_t *used) {
   cl_int err = enter(CLA_CALL_get_device_info);
   return err != CL_SUCCESS ? err : d->get_device_info(dev, what, size, out, used);
 }
 
-cl_context cla__create_context(const cla_driver *d, const cl_context_properties *properties,
-                               cl_device_id dev, cl_int *err) {
+cl_context cla__create_context(const cla_driver *d, const cl_context_properties *properties, cl_device_id dev,
+                               cl_int *err) {
   cl_context c = NULL;
   cl_int e = enter(CLA_CALL_create_context);
   if (e == CL_SUCCESS) c = d->create_context(properties, 1, &dev, NULL, NULL, &e);
@@ -197,16 +184,15 @@ cl_int cla__release_queue(const cla_driver *d, cl_command_queue q) {
   return released(CLA_LIVE_QUEUE, d->release_queue(q), drawn);
 }
 
-cl_int cla__get_queue_info(const cla_driver *d, cl_command_queue q, cl_command_queue_info what,
-                           size_t size, void *out, size_t *used) {
+cl_int cla__get_queue_info(const cla_driver *d, cl_command_queue q, cl_command_queue_info what, size_t size, void *out,
+                           size_t *used) {
   cl_int err = enter(CLA_CALL_get_queue_info);
   return err != CL_SUCCESS ? err : d->get_queue_info(q, what, size, out, used);
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
-cl_mem cla__create_buffer(const cla_driver *d, cl_context c, cl_mem_flags flags, size_t size,
-                          void *host, cl_int *err) {
+cl_mem cla__create_buffer(const cla_driver *d, cl_context c, cl_mem_flags flags, size_t size, void *host, cl_int *err) {
   cl_mem m = NULL;
   cl_int e = enter(CLA_CALL_create_buffer);
   if (e == CL_SUCCESS) m = d->create_buffer(c, flags, size, host, &e);
@@ -214,13 +200,12 @@ cl_mem cla__create_buffer(const cla_driver *d, cl_context c, cl_mem_flags flags,
   return m;
 }
 
-cl_mem cla__create_sub_buffer(const cla_driver *d, cl_mem parent, cl_mem_flags flags,
-                              size_t offset_bytes, size_t size, cl_int *err) {
+cl_mem cla__create_sub_buffer(const cla_driver *d, cl_mem parent, cl_mem_flags flags, size_t offset_bytes, size_t size,
+                              cl_int *err) {
   const cl_buffer_region region = {.origin = offset_bytes, .size = size};
   cl_mem m = NULL;
   cl_int e = enter(CLA_CALL_create_sub_buffer);
-  if (e == CL_SUCCESS)
-    m = d->create_sub_buffer(parent, flags, CL_BUFFER_CREATE_TYPE_REGION, &region, &e);
+  if (e == CL_SUCCESS) m = d->create_sub_buffer(parent, flags, CL_BUFFER_CREATE_TYPE_REGION, &region, &e);
   created(CLA_LIVE_SUB, e, err);
   return m;
 }
@@ -231,16 +216,11 @@ static cl_int release_mem(const cla_driver *d, cl_mem m, cla_live kind) {
   return released(kind, d->release_mem(m), drawn);
 }
 
-cl_int cla__release_buffer(const cla_driver *d, cl_mem m) {
-  return release_mem(d, m, CLA_LIVE_BUFFER);
-}
+cl_int cla__release_buffer(const cla_driver *d, cl_mem m) { return release_mem(d, m, CLA_LIVE_BUFFER); }
 
-cl_int cla__release_sub_buffer(const cla_driver *d, cl_mem m) {
-  return release_mem(d, m, CLA_LIVE_SUB);
-}
+cl_int cla__release_sub_buffer(const cla_driver *d, cl_mem m) { return release_mem(d, m, CLA_LIVE_SUB); }
 
-void *cla__svm_alloc(const cla_driver *d, cl_context c, cl_svm_mem_flags flags, size_t size,
-                     cl_uint align_bytes) {
+void *cla__svm_alloc(const cla_driver *d, cl_context c, cl_svm_mem_flags flags, size_t size, cl_uint align_bytes) {
   if (enter(CLA_CALL_svm_alloc) != CL_SUCCESS) return NULL;
   void *p = d->svm_alloc(c, flags, size, align_bytes);
   if (p != NULL) live_add(CLA_LIVE_SVM, 1);
@@ -255,90 +235,79 @@ void cla__svm_free(const cla_driver *d, cl_context c, void *p) {
   if (p != NULL) live_add(CLA_LIVE_SVM, -1);
 }
 
-/* ---- Commands -------------------------------------------------------------------------------- */
+/* ---- Commands ---- */
 
-cl_int cla__enqueue_read(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking,
-                         size_t offset, size_t size, void *host, cl_uint nwait,
-                         const cl_event *wait, cl_event *out) {
+cl_int cla__enqueue_read(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking, size_t offset,
+                         size_t size, void *host, cl_uint nwait, const cl_event *wait, cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_read);
-  if (err == CL_SUCCESS)
-    err = d->enqueue_read(q, m, blocking, offset, size, host, nwait, wait, out);
+  if (err == CL_SUCCESS) err = d->enqueue_read(q, m, blocking, offset, size, host, nwait, wait, out);
   return enqueued(err, out);
 }
 
-cl_int cla__enqueue_write(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking,
-                          size_t offset, size_t size, const void *host, cl_uint nwait,
-                          const cl_event *wait, cl_event *out) {
+cl_int cla__enqueue_write(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking, size_t offset,
+                          size_t size, const void *host, cl_uint nwait, const cl_event *wait, cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_write);
-  if (err == CL_SUCCESS)
-    err = d->enqueue_write(q, m, blocking, offset, size, host, nwait, wait, out);
+  if (err == CL_SUCCESS) err = d->enqueue_write(q, m, blocking, offset, size, host, nwait, wait, out);
   return enqueued(err, out);
 }
 
-cl_int cla__enqueue_copy(const cla_driver *d, cl_command_queue q, cl_mem src, cl_mem dst,
-                         size_t src_offset, size_t dst_offset, size_t size, cl_uint nwait,
-                         const cl_event *wait, cl_event *out) {
+cl_int cla__enqueue_copy(const cla_driver *d, cl_command_queue q, cl_mem src, cl_mem dst, size_t src_offset,
+                         size_t dst_offset, size_t size, cl_uint nwait, const cl_event *wait, cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_copy);
-  if (err == CL_SUCCESS)
-    err = d->enqueue_copy(q, src, dst, src_offset, dst_offset, size, nwait, wait, out);
+  if (err == CL_SUCCESS) err = d->enqueue_copy(q, src, dst, src_offset, dst_offset, size, nwait, wait, out);
   return enqueued(err, out);
 }
 
-cl_int cla__enqueue_fill(const cla_driver *d, cl_command_queue q, cl_mem m, const void *pattern,
-                         size_t pattern_size, size_t offset, size_t size, cl_uint nwait,
-                         const cl_event *wait, cl_event *out) {
+cl_int cla__enqueue_fill(const cla_driver *d, cl_command_queue q, cl_mem m, const void *pattern, size_t pattern_size,
+                         size_t offset, size_t size, cl_uint nwait, const cl_event *wait, cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_fill);
-  if (err == CL_SUCCESS)
-    err = d->enqueue_fill(q, m, pattern, pattern_size, offset, size, nwait, wait, out);
+  if (err == CL_SUCCESS) err = d->enqueue_fill(q, m, pattern, pattern_size, offset, size, nwait, wait, out);
   return enqueued(err, out);
 }
 
-void *cla__enqueue_map(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking,
-                       cl_map_flags flags, size_t offset, size_t size, cl_uint nwait,
-                       const cl_event *wait, cl_event *out, cl_int *err) {
+void *cla__enqueue_map(const cla_driver *d, cl_command_queue q, cl_mem m, cl_bool blocking, cl_map_flags flags,
+                       size_t offset, size_t size, cl_uint nwait, const cl_event *wait, cl_event *out, cl_int *err) {
   void *host = NULL;
   cl_int e = enter(CLA_CALL_enqueue_map);
-  if (e == CL_SUCCESS)
-    host = d->enqueue_map(q, m, blocking, flags, offset, size, nwait, wait, out, &e);
+  if (e == CL_SUCCESS) host = d->enqueue_map(q, m, blocking, flags, offset, size, nwait, wait, out, &e);
   enqueued(e, out);
   if (err != NULL) *err = e;
   return host;
 }
 
-cl_int cla__enqueue_unmap(const cla_driver *d, cl_command_queue q, cl_mem m, void *host,
-                          cl_uint nwait, const cl_event *wait, cl_event *out) {
+cl_int cla__enqueue_unmap(const cla_driver *d, cl_command_queue q, cl_mem m, void *host, cl_uint nwait,
+                          const cl_event *wait, cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_unmap);
   if (err == CL_SUCCESS) err = d->enqueue_unmap(q, m, host, nwait, wait, out);
   return enqueued(err, out);
 }
 
-cl_int cla__enqueue_migrate(const cla_driver *d, cl_command_queue q, cl_mem m,
-                            cl_mem_migration_flags flags, cl_event *out) {
+cl_int cla__enqueue_migrate(const cla_driver *d, cl_command_queue q, cl_mem m, cl_mem_migration_flags flags,
+                            cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_migrate);
   if (err == CL_SUCCESS) err = d->enqueue_migrate(q, 1, &m, flags, 0, NULL, out);
   return enqueued(err, out);
 }
 
-cl_int cla__enqueue_marker(const cla_driver *d, cl_command_queue q, cl_uint nwait,
-                           const cl_event *wait, cl_event *out) {
+cl_int cla__enqueue_marker(const cla_driver *d, cl_command_queue q, cl_uint nwait, const cl_event *wait,
+                           cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_marker);
   if (err == CL_SUCCESS) err = d->enqueue_marker(q, nwait, wait, out);
   return enqueued(err, out);
 }
 
-cl_int cla__enqueue_barrier(const cla_driver *d, cl_command_queue q, cl_uint nwait,
-                            const cl_event *wait, cl_event *out) {
+cl_int cla__enqueue_barrier(const cla_driver *d, cl_command_queue q, cl_uint nwait, const cl_event *wait,
+                            cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_barrier);
   if (err == CL_SUCCESS) err = d->enqueue_barrier(q, nwait, wait, out);
   return enqueued(err, out);
 }
 
-cl_int cla__enqueue_kernel(const cla_driver *d, cl_command_queue q, cl_kernel k, cl_uint dims,
-                           const size_t *offset, const size_t *global, const size_t *local,
-                           cl_uint nwait, const cl_event *wait, cl_event *out) {
+cl_int cla__enqueue_kernel(const cla_driver *d, cl_command_queue q, cl_kernel k, cl_uint dims, const size_t *offset,
+                           const size_t *global, const size_t *local, cl_uint nwait, const cl_event *wait,
+                           cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_kernel);
-  if (err == CL_SUCCESS)
-    err = d->enqueue_kernel(q, k, dims, offset, global, local, nwait, wait, out);
+  if (err == CL_SUCCESS) err = d->enqueue_kernel(q, k, dims, offset, global, local, nwait, wait, out);
   return enqueued(err, out);
 }
 
@@ -352,7 +321,7 @@ cl_int cla__finish(const cla_driver *d, cl_command_queue q) {
   return err != CL_SUCCESS ? err : d->finish(q);
 }
 
-/* ---- Events ---------------------------------------------------------------------------------- */
+/* ---- Events ---- */
 
 cl_event cla__create_user_event(const cla_driver *d, cl_context c, cl_int *err) {
   cl_event event = NULL;
@@ -381,8 +350,7 @@ cl_int cla__release_event(const cla_driver *d, cl_event e) {
   return released(CLA_LIVE_EVENT, d->release_event(e), drawn);
 }
 
-cl_int cla__get_event_info(const cla_driver *d, cl_event e, cl_event_info what, size_t size,
-                           void *out, size_t *used) {
+cl_int cla__get_event_info(const cla_driver *d, cl_event e, cl_event_info what, size_t size, void *out, size_t *used) {
   cl_int err = enter(CLA_CALL_get_event_info);
   return err != CL_SUCCESS ? err : d->get_event_info(e, what, size, out, used);
 }
@@ -392,8 +360,8 @@ cl_int cla__wait_events(const cla_driver *d, cl_uint n, const cl_event *events) 
   return err != CL_SUCCESS ? err : d->wait_events(n, events);
 }
 
-cl_int cla__get_event_profile(const cla_driver *d, cl_event e, cl_profiling_info what, size_t size,
-                              void *out, size_t *used) {
+cl_int cla__get_event_profile(const cla_driver *d, cl_event e, cl_profiling_info what, size_t size, void *out,
+                              size_t *used) {
   cl_int err = enter(CLA_CALL_get_event_profile);
   return err != CL_SUCCESS ? err : d->get_event_profile(e, what, size, out, used);
 }
@@ -404,10 +372,9 @@ cl_int cla__set_event_callback(const cla_driver *d, cl_event e, cl_int status,
   return err != CL_SUCCESS ? err : d->set_event_callback(e, status, fn, arg);
 }
 
-/* ---- Programs and kernels -------------------------------------------------------------------- */
+/* ---- Programs and kernels ---- */
 
-cl_program cla__create_program(const cla_driver *d, cl_context c, const char *source, size_t length,
-                               cl_int *err) {
+cl_program cla__create_program(const cla_driver *d, cl_context c, const char *source, size_t length, cl_int *err) {
   cl_program p = NULL;
   cl_int e = enter(CLA_CALL_create_program);
   if (e == CL_SUCCESS) p = d->create_program(c, 1, &source, &length, &e);
@@ -415,20 +382,19 @@ cl_program cla__create_program(const cla_driver *d, cl_context c, const char *so
   return p;
 }
 
-cl_int cla__build_program(const cla_driver *d, cl_program p, cl_device_id dev,
-                          const char *options) {
+cl_int cla__build_program(const cla_driver *d, cl_program p, cl_device_id dev, const char *options) {
   cl_int err = enter(CLA_CALL_build_program);
   return err != CL_SUCCESS ? err : d->build_program(p, 1, &dev, options, NULL, NULL);
 }
 
-cl_int cla__get_build_info(const cla_driver *d, cl_program p, cl_device_id dev,
-                           cl_program_build_info what, size_t size, void *out, size_t *used) {
+cl_int cla__get_build_info(const cla_driver *d, cl_program p, cl_device_id dev, cl_program_build_info what, size_t size,
+                           void *out, size_t *used) {
   cl_int err = enter(CLA_CALL_get_build_info);
   return err != CL_SUCCESS ? err : d->get_build_info(p, dev, what, size, out, used);
 }
 
-cl_int cla__get_program_info(const cla_driver *d, cl_program p, cl_program_info what, size_t size,
-                             void *out, size_t *used) {
+cl_int cla__get_program_info(const cla_driver *d, cl_program p, cl_program_info what, size_t size, void *out,
+                             size_t *used) {
   cl_int err = enter(CLA_CALL_get_program_info);
   return err != CL_SUCCESS ? err : d->get_program_info(p, what, size, out, used);
 }
@@ -453,27 +419,25 @@ cl_int cla__release_kernel(const cla_driver *d, cl_kernel k) {
   return released(CLA_LIVE_KERNEL, d->release_kernel(k), drawn);
 }
 
-cl_int cla__get_kernel_info(const cla_driver *d, cl_kernel k, cl_kernel_info what, size_t size,
-                            void *out, size_t *used) {
+cl_int cla__get_kernel_info(const cla_driver *d, cl_kernel k, cl_kernel_info what, size_t size, void *out,
+                            size_t *used) {
   cl_int err = enter(CLA_CALL_get_kernel_info);
   return err != CL_SUCCESS ? err : d->get_kernel_info(k, what, size, out, used);
 }
 
-cl_int cla__get_kernel_arg_info(const cla_driver *d, cl_kernel k, cl_uint index,
-                                cl_kernel_arg_info what, size_t size, void *out, size_t *used) {
+cl_int cla__get_kernel_arg_info(const cla_driver *d, cl_kernel k, cl_uint index, cl_kernel_arg_info what, size_t size,
+                                void *out, size_t *used) {
   cl_int err = enter(CLA_CALL_get_kernel_arg_info);
   return err != CL_SUCCESS ? err : d->get_kernel_arg_info(k, index, what, size, out, used);
 }
 
-cl_int cla__get_kernel_group_info(const cla_driver *d, cl_kernel k, cl_device_id dev,
-                                  cl_kernel_work_group_info what, size_t size, void *out,
-                                  size_t *used) {
+cl_int cla__get_kernel_group_info(const cla_driver *d, cl_kernel k, cl_device_id dev, cl_kernel_work_group_info what,
+                                  size_t size, void *out, size_t *used) {
   cl_int err = enter(CLA_CALL_get_kernel_group_info);
   return err != CL_SUCCESS ? err : d->get_kernel_group_info(k, dev, what, size, out, used);
 }
 
-cl_int cla__set_kernel_arg(const cla_driver *d, cl_kernel k, cl_uint index, size_t size,
-                           const void *value) {
+cl_int cla__set_kernel_arg(const cla_driver *d, cl_kernel k, cl_uint index, size_t size, const void *value) {
   cl_int err = enter(CLA_CALL_set_kernel_arg);
   return err != CL_SUCCESS ? err : d->set_kernel_arg(k, index, size, value);
 }

@@ -13,14 +13,13 @@ static bool platform_before_2(cl_device_id dev) {
   cl_platform_id platform = NULL;
   char version[1024] = ""; /* PoCL lists its whole build in it */
   if (clGetDeviceInfo(dev, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL) != CL_SUCCESS ||
-      clGetPlatformInfo(platform, CL_PLATFORM_VERSION, sizeof version - 1, version, NULL) !=
-          CL_SUCCESS)
+      clGetPlatformInfo(platform, CL_PLATFORM_VERSION, sizeof version - 1, version, NULL) != CL_SUCCESS)
     return false;
   return strncmp(version, "OpenCL 1.", 9) == 0;
 }
 
-static cl_command_queue create_queue_1_2(cl_context c, cl_device_id dev,
-                                         const cl_queue_properties *properties, cl_int *err) {
+static cl_command_queue create_queue_1_2(cl_context c, cl_device_id dev, const cl_queue_properties *properties,
+                                         cl_int *err) {
   cl_command_queue_properties bits = 0;
   for (const cl_queue_properties *p = properties; p != NULL && p[0] != 0; p += 2) {
     if (p[0] != CL_QUEUE_PROPERTIES) {
@@ -32,8 +31,8 @@ static cl_command_queue create_queue_1_2(cl_context c, cl_device_id dev,
   return clCreateCommandQueue(c, dev, bits, err);
 }
 
-static cl_command_queue create_queue(cl_context c, cl_device_id dev,
-                                     const cl_queue_properties *properties, cl_int *err) {
+static cl_command_queue create_queue(cl_context c, cl_device_id dev, const cl_queue_properties *properties,
+                                     cl_int *err) {
   cl_int status = CL_INVALID_OPERATION;
   cl_command_queue q = NULL;
   if (!platform_before_2(dev)) q = clCreateCommandQueueWithProperties(c, dev, properties, &status);

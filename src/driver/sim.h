@@ -115,8 +115,7 @@ typedef struct sim_edge {
 } sim_edge;
 
 struct _cl_event {
-  sim_object
-      o; /* holds its queue, or the context for a user event; held by its queue until it ends */
+  sim_object o; /* holds its queue, or the context for a user event; held by its queue until it ends */
   cl_context context;
   cl_command_queue queue; /* NULL: a user event */
   cl_command_type type;
@@ -207,39 +206,37 @@ static inline void *sim_made(void *object, cl_int err, cl_int *out) {
   return object;
 }
 
-/* ---- simulated.c ----------------------------------------------------------------------------- */
+/* ---- simulated.c ---- */
 
 void *cla__sim_new(cl_device_id dev, sim_kind kind); /* refs == holds == 1, rest zero; or NULL */
 void cla__sim_drop(void *object);                    /* undoes a hold */
 void cla__sim_ref(void *object);
-void cla__sim_unref(void *object); /* the last one ends the handle */
+void cla__sim_unref(void *object);                                    /* the last one ends the handle */
 cl_int cla__sim_retain(void *handle, sim_kind kind, cl_int invalid);  /* takes the lock itself */
 cl_int cla__sim_release(void *handle, sim_kind kind, cl_int invalid); /* takes the lock itself */
-void cla__sim_leave(cl_device_id dev); /* ends sim_enter: calls what is due, unlocked */
+void cla__sim_leave(cl_device_id dev);                                /* ends sim_enter: calls what is due, unlocked */
 cl_int cla__sim_answer(const void *from, size_t n, size_t size, void *out, size_t *used);
 bool cla__sim_back(cl_mem m); /* takes a lazy buffer's bytes: false when the device is full */
 void cla__sim_free_map(sim_map *map);
 
-/* ---- sim_queue.c ----------------------------------------------------------------------------- */
+/* ---- sim_queue.c ---- */
 
 /* The end of every enqueue, its arguments checked and its buffers backed: runs the command now or
  * puts it in its queue, and waits for it if it blocks. */
-cl_int cla__sim_submit(cl_command_queue q, const sim_work *work, cl_uint nwait,
-                       const cl_event *wait, cl_event *out);
+cl_int cla__sim_submit(cl_command_queue q, const sim_work *work, cl_uint nwait, const cl_event *wait, cl_event *out);
 void cla__sim_run_due(cl_device_id dev);           /* calls what is due; unlocks meanwhile */
 void cla__sim_queue_abandoned(cl_command_queue q); /* its last reference is gone */
 void cla__sim_event_free(cl_event e);
 
-/* ---- sim_program.c --------------------------------------------------------------------------- */
+/* ---- sim_program.c ---- */
 
 void cla__sim_program_free(cl_program p);
 void cla__sim_kernel_free(cl_kernel k);
 
 /* Checks a launch and gathers the buffers it uses in k->uses. */
-cl_int cla__sim_kernel_ready(cl_kernel k, cl_uint dims, const size_t *global, const size_t *local,
-                             size_t *nuses);
+cl_int cla__sim_kernel_ready(cl_kernel k, cl_uint dims, const size_t *global, const size_t *local, size_t *nuses);
 
-/* ---- sim_source.c: pure functions, no lock --------------------------------------------------- */
+/* ---- sim_source.c: pure functions, no lock ---- */
 
 /* Finds a source's kernels, or says in a log (to be freed) what is wrong with it. */
 cl_int cla__sim_scan(const char *source, sim_function **functions, size_t *n, char **log);

@@ -10,12 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Programs -------------------------------------------------------------------------------- */
+/* ---- Programs ---- */
 
 static char *join_sources(cl_uint n, const char **strings, const size_t *lengths) {
   size_t total = 0;
-  for (cl_uint i = 0; i < n; i++)
-    total += lengths != NULL && lengths[i] != 0 ? lengths[i] : strlen(strings[i]);
+  for (cl_uint i = 0; i < n; i++) total += lengths != NULL && lengths[i] != 0 ? lengths[i] : strlen(strings[i]);
   char *source = malloc(total + 1);
   if (source == NULL) return NULL;
   char *end = source;
@@ -28,8 +27,7 @@ static char *join_sources(cl_uint n, const char **strings, const size_t *lengths
   return source;
 }
 
-cl_program cla__sim_create_program(cl_context c, cl_uint n, const char **strings,
-                                   const size_t *lengths, cl_int *err) {
+cl_program cla__sim_create_program(cl_context c, cl_uint n, const char **strings, const size_t *lengths, cl_int *err) {
   if (!sim_is(c, SIM_CONTEXT)) return sim_made(NULL, CL_INVALID_CONTEXT, err);
   if (n == 0 || strings == NULL) return sim_made(NULL, CL_INVALID_VALUE, err);
   for (cl_uint i = 0; i < n; i++)
@@ -65,9 +63,7 @@ void cla__sim_program_free(cl_program p) {
   cla__sim_drop(p->context);
 }
 
-cl_int cla__sim_release_program(cl_program p) {
-  return cla__sim_release(p, SIM_PROGRAM, CL_INVALID_PROGRAM);
-}
+cl_int cla__sim_release_program(cl_program p) { return cla__sim_release(p, SIM_PROGRAM, CL_INVALID_PROGRAM); }
 
 static cl_int build(cl_program p, const char *options) {
   if (p->nkernels > 0) return CL_INVALID_OPERATION;
@@ -79,12 +75,10 @@ static cl_int build(cl_program p, const char *options) {
   return err;
 }
 
-cl_int cla__sim_build_program(cl_program p, cl_uint ndevices, const cl_device_id *devices,
-                              const char *options, void(CL_CALLBACK *notify)(cl_program, void *),
-                              void *arg) {
+cl_int cla__sim_build_program(cl_program p, cl_uint ndevices, const cl_device_id *devices, const char *options,
+                              void(CL_CALLBACK *notify)(cl_program, void *), void *arg) {
   if (!sim_is(p, SIM_PROGRAM)) return CL_INVALID_PROGRAM;
-  if ((ndevices == 0) != (devices == NULL) || (notify == NULL && arg != NULL))
-    return CL_INVALID_VALUE;
+  if ((ndevices == 0) != (devices == NULL) || (notify == NULL && arg != NULL)) return CL_INVALID_VALUE;
   for (cl_uint i = 0; i < ndevices; i++)
     if (devices[i] != p->o.device) return CL_INVALID_DEVICE;
   sim_enter(p->o.device);
@@ -99,19 +93,16 @@ static cl_int answer_text(const char *text, size_t size, void *out, size_t *used
   return cla__sim_answer(text, strlen(text) + 1, size, out, used);
 }
 
-cl_int cla__sim_get_build_info(cl_program p, cl_device_id dev, cl_program_build_info what,
-                               size_t size, void *out, size_t *used) {
+cl_int cla__sim_get_build_info(cl_program p, cl_device_id dev, cl_program_build_info what, size_t size, void *out,
+                               size_t *used) {
   if (!sim_is(p, SIM_PROGRAM)) return CL_INVALID_PROGRAM;
   if (dev != p->o.device) return CL_INVALID_DEVICE;
   sim_enter(dev);
-  const cl_program_binary_type type = p->status == CL_BUILD_SUCCESS
-                                          ? CL_PROGRAM_BINARY_TYPE_EXECUTABLE
-                                          : CL_PROGRAM_BINARY_TYPE_NONE;
+  const cl_program_binary_type type =
+      p->status == CL_BUILD_SUCCESS ? CL_PROGRAM_BINARY_TYPE_EXECUTABLE : CL_PROGRAM_BINARY_TYPE_NONE;
   cl_int err = CL_INVALID_VALUE;
   switch (what) {
-  case CL_PROGRAM_BUILD_STATUS:
-    err = cla__sim_answer(&p->status, sizeof p->status, size, out, used);
-    break;
+  case CL_PROGRAM_BUILD_STATUS: err = cla__sim_answer(&p->status, sizeof p->status, size, out, used); break;
   case CL_PROGRAM_BUILD_OPTIONS: err = answer_text(p->options, size, out, used); break;
   case CL_PROGRAM_BUILD_LOG: err = answer_text(p->log, size, out, used); break;
   case CL_PROGRAM_BINARY_TYPE: err = cla__sim_answer(&type, sizeof type, size, out, used); break;
@@ -139,28 +130,24 @@ static cl_int answer_names(cl_program p, size_t size, void *out, size_t *used) {
   return err;
 }
 
-static cl_int program_info(cl_program p, cl_program_info what, size_t size, void *out,
-                           size_t *used) {
+static cl_int program_info(cl_program p, cl_program_info what, size_t size, void *out, size_t *used) {
   const cl_uint one = 1, refs = p->o.refs;
   const bool is_built = p->status == CL_BUILD_SUCCESS;
   switch (what) {
   case CL_PROGRAM_REFERENCE_COUNT: return cla__sim_answer(&refs, sizeof refs, size, out, used);
   case CL_PROGRAM_CONTEXT: return cla__sim_answer(&p->context, sizeof p->context, size, out, used);
   case CL_PROGRAM_NUM_DEVICES: return cla__sim_answer(&one, sizeof one, size, out, used);
-  case CL_PROGRAM_DEVICES:
-    return cla__sim_answer(&p->o.device, sizeof p->o.device, size, out, used);
+  case CL_PROGRAM_DEVICES: return cla__sim_answer(&p->o.device, sizeof p->o.device, size, out, used);
   case CL_PROGRAM_SOURCE: return answer_text(p->source, size, out, used);
   case CL_PROGRAM_NUM_KERNELS:
     return is_built ? cla__sim_answer(&p->nfunctions, sizeof p->nfunctions, size, out, used)
                     : CL_INVALID_PROGRAM_EXECUTABLE;
-  case CL_PROGRAM_KERNEL_NAMES:
-    return is_built ? answer_names(p, size, out, used) : CL_INVALID_PROGRAM_EXECUTABLE;
+  case CL_PROGRAM_KERNEL_NAMES: return is_built ? answer_names(p, size, out, used) : CL_INVALID_PROGRAM_EXECUTABLE;
   default: return CL_INVALID_VALUE;
   }
 }
 
-cl_int cla__sim_get_program_info(cl_program p, cl_program_info what, size_t size, void *out,
-                                 size_t *used) {
+cl_int cla__sim_get_program_info(cl_program p, cl_program_info what, size_t size, void *out, size_t *used) {
   if (!sim_is(p, SIM_PROGRAM)) return CL_INVALID_PROGRAM;
   sim_enter(p->o.device);
   const cl_int err = program_info(p, what, size, out, used);
@@ -168,7 +155,7 @@ cl_int cla__sim_get_program_info(cl_program p, cl_program_info what, size_t size
   return err;
 }
 
-/* ---- Kernels --------------------------------------------------------------------------------- */
+/* ---- Kernels ---- */
 
 static const sim_function *find_function(cl_program p, const char *name) {
   for (size_t i = 0; i < p->nfunctions; i++)
@@ -216,12 +203,9 @@ void cla__sim_kernel_free(cl_kernel k) {
   cla__sim_drop(k->program);
 }
 
-cl_int cla__sim_release_kernel(cl_kernel k) {
-  return cla__sim_release(k, SIM_KERNEL, CL_INVALID_KERNEL);
-}
+cl_int cla__sim_release_kernel(cl_kernel k) { return cla__sim_release(k, SIM_KERNEL, CL_INVALID_KERNEL); }
 
-cl_int cla__sim_get_kernel_info(cl_kernel k, cl_kernel_info what, size_t size, void *out,
-                                size_t *used) {
+cl_int cla__sim_get_kernel_info(cl_kernel k, cl_kernel_info what, size_t size, void *out, size_t *used) {
   if (!sim_is(k, SIM_KERNEL)) return CL_INVALID_KERNEL;
   const cl_uint nargs = (cl_uint)k->function->nargs;
   sim_enter(k->o.device);
@@ -231,28 +215,23 @@ cl_int cla__sim_get_kernel_info(cl_kernel k, cl_kernel_info what, size_t size, v
   case CL_KERNEL_FUNCTION_NAME: return answer_text(k->function->name, size, out, used);
   case CL_KERNEL_NUM_ARGS: return cla__sim_answer(&nargs, sizeof nargs, size, out, used);
   case CL_KERNEL_REFERENCE_COUNT: return cla__sim_answer(&refs, sizeof refs, size, out, used);
-  case CL_KERNEL_CONTEXT:
-    return cla__sim_answer(&k->program->context, sizeof(cl_context), size, out, used);
+  case CL_KERNEL_CONTEXT: return cla__sim_answer(&k->program->context, sizeof(cl_context), size, out, used);
   case CL_KERNEL_PROGRAM: return cla__sim_answer(&k->program, sizeof k->program, size, out, used);
   case CL_KERNEL_ATTRIBUTES: return answer_text("", size, out, used);
   default: return CL_INVALID_VALUE;
   }
 }
 
-cl_int cla__sim_get_kernel_arg_info(cl_kernel k, cl_uint index, cl_kernel_arg_info what,
-                                    size_t size, void *out, size_t *used) {
+cl_int cla__sim_get_kernel_arg_info(cl_kernel k, cl_uint index, cl_kernel_arg_info what, size_t size, void *out,
+                                    size_t *used) {
   if (!sim_is(k, SIM_KERNEL)) return CL_INVALID_KERNEL;
   if (index >= k->function->nargs) return CL_INVALID_ARG_INDEX;
-  if (strstr(k->program->options, "-cl-kernel-arg-info") == NULL)
-    return CL_KERNEL_ARG_INFO_NOT_AVAILABLE;
+  if (strstr(k->program->options, "-cl-kernel-arg-info") == NULL) return CL_KERNEL_ARG_INFO_NOT_AVAILABLE;
   const sim_arg *arg = &k->function->args[index];
   switch (what) {
-  case CL_KERNEL_ARG_ADDRESS_QUALIFIER:
-    return cla__sim_answer(&arg->address, sizeof arg->address, size, out, used);
-  case CL_KERNEL_ARG_ACCESS_QUALIFIER:
-    return cla__sim_answer(&arg->access, sizeof arg->access, size, out, used);
-  case CL_KERNEL_ARG_TYPE_QUALIFIER:
-    return cla__sim_answer(&arg->qualifiers, sizeof arg->qualifiers, size, out, used);
+  case CL_KERNEL_ARG_ADDRESS_QUALIFIER: return cla__sim_answer(&arg->address, sizeof arg->address, size, out, used);
+  case CL_KERNEL_ARG_ACCESS_QUALIFIER: return cla__sim_answer(&arg->access, sizeof arg->access, size, out, used);
+  case CL_KERNEL_ARG_TYPE_QUALIFIER: return cla__sim_answer(&arg->qualifiers, sizeof arg->qualifiers, size, out, used);
   case CL_KERNEL_ARG_TYPE_NAME: return answer_text(arg->type, size, out, used);
   case CL_KERNEL_ARG_NAME: return answer_text(arg->name, size, out, used);
   default: return CL_INVALID_VALUE;
@@ -265,8 +244,8 @@ static size_t local_nbytes(cl_kernel k) {
   return total;
 }
 
-cl_int cla__sim_get_kernel_group_info(cl_kernel k, cl_device_id dev, cl_kernel_work_group_info what,
-                                      size_t size, void *out, size_t *used) {
+cl_int cla__sim_get_kernel_group_info(cl_kernel k, cl_device_id dev, cl_kernel_work_group_info what, size_t size,
+                                      void *out, size_t *used) {
   if (!sim_is(k, SIM_KERNEL)) return CL_INVALID_KERNEL;
   if (dev != NULL && dev != k->o.device) return CL_INVALID_DEVICE;
   const size_t group = SIM_MAX_GROUP, warp = SIM_WARP;
@@ -275,8 +254,7 @@ cl_int cla__sim_get_kernel_group_info(cl_kernel k, cl_device_id dev, cl_kernel_w
   cla__sim_leave(k->o.device);
   switch (what) {
   case CL_KERNEL_WORK_GROUP_SIZE: return cla__sim_answer(&group, sizeof group, size, out, used);
-  case CL_KERNEL_PREFERRED_WORK_GROUP_SIZE_MULTIPLE:
-    return cla__sim_answer(&warp, sizeof warp, size, out, used);
+  case CL_KERNEL_PREFERRED_WORK_GROUP_SIZE_MULTIPLE: return cla__sim_answer(&warp, sizeof warp, size, out, used);
   case CL_KERNEL_COMPILE_WORK_GROUP_SIZE:
     return cla__sim_answer(k->function->group, sizeof k->function->group, size, out, used);
   case CL_KERNEL_LOCAL_MEM_SIZE: return cla__sim_answer(&local, sizeof local, size, out, used);
@@ -286,13 +264,11 @@ cl_int cla__sim_get_kernel_group_info(cl_kernel k, cl_device_id dev, cl_kernel_w
 }
 
 /* Checks a value against its parameter and describes it in *set. */
-static cl_int check_arg(cl_kernel k, const sim_arg *arg, size_t size, const void *value,
-                        sim_value *set) {
+static cl_int check_arg(cl_kernel k, const sim_arg *arg, size_t size, const void *value, sim_value *set) {
   *set = (sim_value){.is_set = true};
   if (!arg->is_pointer) {
     if (value == NULL) return CL_INVALID_ARG_VALUE;
-    return size == 0 || (arg->nbytes != 0 && size != arg->nbytes) ? CL_INVALID_ARG_SIZE
-                                                                  : CL_SUCCESS;
+    return size == 0 || (arg->nbytes != 0 && size != arg->nbytes) ? CL_INVALID_ARG_SIZE : CL_SUCCESS;
   }
   if (arg->address == CL_KERNEL_ARG_ADDRESS_LOCAL) {
     set->local_nbytes = size;
@@ -302,8 +278,7 @@ static cl_int check_arg(cl_kernel k, const sim_arg *arg, size_t size, const void
   if (size != sizeof(cl_mem)) return CL_INVALID_ARG_SIZE;
   if (value != NULL) memcpy(&set->mem, value, sizeof set->mem);
   if (set->mem == NULL) return CL_SUCCESS;
-  if (!sim_is(set->mem, SIM_BUFFER) || set->mem->context != k->program->context)
-    return CL_INVALID_MEM_OBJECT;
+  if (!sim_is(set->mem, SIM_BUFFER) || set->mem->context != k->program->context) return CL_INVALID_MEM_OBJECT;
   set->serial = set->mem->serial;
   return CL_SUCCESS;
 }
@@ -321,10 +296,9 @@ cl_int cla__sim_set_kernel_arg(cl_kernel k, cl_uint index, size_t size, const vo
   return CL_SUCCESS;
 }
 
-/* ---- Launches -------------------------------------------------------------------------------- */
+/* ---- Launches ---- */
 
-static cl_int check_group(const sim_function *f, cl_uint dims, const size_t *global,
-                          const size_t *local) {
+static cl_int check_group(const sim_function *f, cl_uint dims, const size_t *global, const size_t *local) {
   const size_t max[3] = {SIM_MAX_GROUP, SIM_MAX_GROUP, 64};
   size_t total = 1;
   for (cl_uint i = 0; i < dims; i++) {
@@ -337,8 +311,7 @@ static cl_int check_group(const sim_function *f, cl_uint dims, const size_t *glo
   return total > SIM_MAX_GROUP ? CL_INVALID_WORK_GROUP_SIZE : CL_SUCCESS;
 }
 
-static cl_int check_range(const sim_function *f, cl_uint dims, const size_t *global,
-                          const size_t *local) {
+static cl_int check_range(const sim_function *f, cl_uint dims, const size_t *global, const size_t *local) {
   if (dims < 1 || dims > 3) return CL_INVALID_WORK_DIMENSION;
   if (global == NULL) return CL_INVALID_GLOBAL_WORK_SIZE;
   if (local != NULL) return check_group(f, dims, global, local);
@@ -347,8 +320,7 @@ static cl_int check_range(const sim_function *f, cl_uint dims, const size_t *glo
   return CL_SUCCESS;
 }
 
-cl_int cla__sim_kernel_ready(cl_kernel k, cl_uint dims, const size_t *global, const size_t *local,
-                             size_t *nuses) {
+cl_int cla__sim_kernel_ready(cl_kernel k, cl_uint dims, const size_t *global, const size_t *local, size_t *nuses) {
   const cl_int err = check_range(k->function, dims, global, local);
   if (err != CL_SUCCESS) return err;
   if (k->nunset > 0) return CL_INVALID_KERNEL_ARGS;
@@ -357,8 +329,7 @@ cl_int cla__sim_kernel_ready(cl_kernel k, cl_uint dims, const size_t *global, co
     const sim_value *value = &k->values[i];
     shared_nbytes += value->local_nbytes;
     if (value->mem == NULL) continue;
-    if (!sim_is(value->mem, SIM_BUFFER) || value->mem->serial != value->serial)
-      return CL_INVALID_KERNEL_ARGS;
+    if (!sim_is(value->mem, SIM_BUFFER) || value->mem->serial != value->serial) return CL_INVALID_KERNEL_ARGS;
     k->uses[n++] = value->mem;
   }
   *nuses = n;

@@ -17,7 +17,7 @@
 
 static bool has_ended(const struct _cl_event *e) { return e->status <= CL_COMPLETE; }
 
-/* ---- Running commands ------------------------------------------------------------------------ */
+/* ---- Running commands ---- */
 
 /* Its first command may run: settle() will see to it, if it is the device's to decide. */
 static void make_ready(cl_command_queue q) {
@@ -87,8 +87,7 @@ static void complete_first(cl_command_queue q) {
   else if (q->first->waits_left == 0) make_ready(q);
   e->start_ns = dev->clock_ns;
   const cl_int status = perform(
-      q, &(sim_work){.zero_host = e->zero_host, .zero_nbytes = e->zero_nbytes, .unmap = e->unmap},
-      e->is_wait_failed);
+      q, &(sim_work){.zero_host = e->zero_host, .zero_nbytes = e->zero_nbytes, .unmap = e->unmap}, e->is_wait_failed);
   e->end_ns = dev->clock_ns;
   for (size_t i = 0; i < e->nuses; i++) cla__sim_drop(e->uses[i]);
   if (e->uses != e->few_uses) free(e->uses);
@@ -164,12 +163,11 @@ static void wait_for(cl_event e) {
   cla__sim_drop(e);
 }
 
-/* ---- Queues ---------------------------------------------------------------------------------- */
+/* ---- Queues ---- */
 
-cl_command_queue cla__sim_create_queue(cl_context c, cl_device_id dev,
-                                       const cl_queue_properties *properties, cl_int *err) {
-  const cl_queue_properties known =
-      CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE | CL_QUEUE_PROFILING_ENABLE;
+cl_command_queue cla__sim_create_queue(cl_context c, cl_device_id dev, const cl_queue_properties *properties,
+                                       cl_int *err) {
+  const cl_queue_properties known = CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE | CL_QUEUE_PROFILING_ENABLE;
   cl_queue_properties bits = 0;
   if (!sim_is(c, SIM_CONTEXT)) return sim_made(NULL, CL_INVALID_CONTEXT, err);
   if (!sim_is(dev, SIM_DEVICE) || c->o.device != dev) return sim_made(NULL, CL_INVALID_DEVICE, err);
@@ -190,13 +188,9 @@ cl_command_queue cla__sim_create_queue(cl_context c, cl_device_id dev,
   return sim_made(q, q != NULL ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, err);
 }
 
-cl_int cla__sim_retain_queue(cl_command_queue q) {
-  return cla__sim_retain(q, SIM_QUEUE, CL_INVALID_COMMAND_QUEUE);
-}
+cl_int cla__sim_retain_queue(cl_command_queue q) { return cla__sim_retain(q, SIM_QUEUE, CL_INVALID_COMMAND_QUEUE); }
 
-cl_int cla__sim_release_queue(cl_command_queue q) {
-  return cla__sim_release(q, SIM_QUEUE, CL_INVALID_COMMAND_QUEUE);
-}
+cl_int cla__sim_release_queue(cl_command_queue q) { return cla__sim_release(q, SIM_QUEUE, CL_INVALID_COMMAND_QUEUE); }
 
 void cla__sim_queue_abandoned(cl_command_queue q) {
   q->is_automatic = true;
@@ -204,8 +198,7 @@ void cla__sim_queue_abandoned(cl_command_queue q) {
   settle(q->o.device);
 }
 
-cl_int cla__sim_get_queue_info(cl_command_queue q, cl_command_queue_info what, size_t size,
-                               void *out, size_t *used) {
+cl_int cla__sim_get_queue_info(cl_command_queue q, cl_command_queue_info what, size_t size, void *out, size_t *used) {
   if (!sim_is(q, SIM_QUEUE)) return CL_INVALID_COMMAND_QUEUE;
   cl_device_id dev = q->o.device;
   sim_enter(dev);
@@ -215,15 +208,12 @@ cl_int cla__sim_get_queue_info(cl_command_queue q, cl_command_queue_info what, s
   case CL_QUEUE_CONTEXT: return cla__sim_answer(&q->context, sizeof q->context, size, out, used);
   case CL_QUEUE_DEVICE: return cla__sim_answer(&dev, sizeof dev, size, out, used);
   case CL_QUEUE_REFERENCE_COUNT: return cla__sim_answer(&refs, sizeof refs, size, out, used);
-  case CL_QUEUE_PROPERTIES:
-    return cla__sim_answer(&q->properties, sizeof q->properties, size, out, used);
+  case CL_QUEUE_PROPERTIES: return cla__sim_answer(&q->properties, sizeof q->properties, size, out, used);
   default: return CL_INVALID_VALUE;
   }
 }
 
-cl_int cla__sim_flush(cl_command_queue q) {
-  return sim_is(q, SIM_QUEUE) ? CL_SUCCESS : CL_INVALID_COMMAND_QUEUE;
-}
+cl_int cla__sim_flush(cl_command_queue q) { return sim_is(q, SIM_QUEUE) ? CL_SUCCESS : CL_INVALID_COMMAND_QUEUE; }
 
 cl_int cla__sim_finish(cl_command_queue q) {
   if (!sim_is(q, SIM_QUEUE)) return CL_INVALID_COMMAND_QUEUE;
@@ -245,7 +235,7 @@ uint64_t cla__sim_complete(cl_command_queue q, uint64_t n) {
   return done;
 }
 
-/* ---- Submitting ------------------------------------------------------------------------------ */
+/* ---- Submitting ---- */
 
 static cl_event new_event(cl_command_queue q, cl_command_type type) {
   cl_event e = cla__sim_new(q->o.device, SIM_EVENT);
@@ -287,8 +277,7 @@ static void forget_unlinked(cl_event e) {
 }
 
 /* Puts a command that cannot end now at the end of its queue; its reference is the caller's. */
-static cl_event append(cl_command_queue q, const sim_work *work, cl_uint nwait,
-                       const cl_event *wait) {
+static cl_event append(cl_command_queue q, const sim_work *work, cl_uint nwait, const cl_event *wait) {
   cl_event e = new_event(q, work->type);
   if (e == NULL) return NULL;
   e->status = CL_SUBMITTED;
@@ -317,8 +306,8 @@ fail:
   return NULL;
 }
 
-static cl_int submit_waiting(cl_command_queue q, const sim_work *work, cl_uint nwait,
-                             const cl_event *wait, cl_event *out) {
+static cl_int submit_waiting(cl_command_queue q, const sim_work *work, cl_uint nwait, const cl_event *wait,
+                             cl_event *out) {
   cl_event e = append(q, work, nwait, wait);
   if (e == NULL) return CL_OUT_OF_HOST_MEMORY;
   if (q->first == e && e->waits_left == 0) make_ready(q);
@@ -331,8 +320,7 @@ static cl_int submit_waiting(cl_command_queue q, const sim_work *work, cl_uint n
   return is_failed ? CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST : CL_SUCCESS;
 }
 
-cl_int cla__sim_submit(cl_command_queue q, const sim_work *work, cl_uint nwait,
-                       const cl_event *wait, cl_event *out) {
+cl_int cla__sim_submit(cl_command_queue q, const sim_work *work, cl_uint nwait, const cl_event *wait, cl_event *out) {
   bool is_free = q->is_automatic && q->first == NULL;
   bool is_wait_failed = false;
   for (cl_uint i = 0; i < nwait; i++) {
@@ -353,7 +341,7 @@ cl_int cla__sim_submit(cl_command_queue q, const sim_work *work, cl_uint nwait,
   return CL_SUCCESS;
 }
 
-/* ---- Events ---------------------------------------------------------------------------------- */
+/* ---- Events ---- */
 
 cl_event cla__sim_create_user_event(cl_context c, cl_int *err) {
   if (!sim_is(c, SIM_CONTEXT)) return sim_made(NULL, CL_INVALID_CONTEXT, err);
@@ -394,20 +382,16 @@ cl_int cla__sim_set_user_event(cl_event e, cl_int status) {
 
 cl_int cla__sim_retain_event(cl_event e) { return cla__sim_retain(e, SIM_EVENT, CL_INVALID_EVENT); }
 
-cl_int cla__sim_release_event(cl_event e) {
-  return cla__sim_release(e, SIM_EVENT, CL_INVALID_EVENT);
-}
+cl_int cla__sim_release_event(cl_event e) { return cla__sim_release(e, SIM_EVENT, CL_INVALID_EVENT); }
 
-cl_int cla__sim_get_event_info(cl_event e, cl_event_info what, size_t size, void *out,
-                               size_t *used) {
+cl_int cla__sim_get_event_info(cl_event e, cl_event_info what, size_t size, void *out, size_t *used) {
   if (!sim_is(e, SIM_EVENT)) return CL_INVALID_EVENT;
   sim_enter(e->o.device);
   const cl_int status = e->status;
   const cl_uint refs = e->o.refs;
   cla__sim_leave(e->o.device);
   switch (what) {
-  case CL_EVENT_COMMAND_EXECUTION_STATUS:
-    return cla__sim_answer(&status, sizeof status, size, out, used);
+  case CL_EVENT_COMMAND_EXECUTION_STATUS: return cla__sim_answer(&status, sizeof status, size, out, used);
   case CL_EVENT_REFERENCE_COUNT: return cla__sim_answer(&refs, sizeof refs, size, out, used);
   case CL_EVENT_COMMAND_TYPE: return cla__sim_answer(&e->type, sizeof e->type, size, out, used);
   case CL_EVENT_COMMAND_QUEUE: return cla__sim_answer(&e->queue, sizeof e->queue, size, out, used);
@@ -433,8 +417,7 @@ cl_int cla__sim_wait_events(cl_uint n, const cl_event *events) {
   return err;
 }
 
-cl_int cla__sim_get_event_profile(cl_event e, cl_profiling_info what, size_t size, void *out,
-                                  size_t *used) {
+cl_int cla__sim_get_event_profile(cl_event e, cl_profiling_info what, size_t size, void *out, size_t *used) {
   if (!sim_is(e, SIM_EVENT)) return CL_INVALID_EVENT;
   sim_enter(e->o.device);
   const bool is_complete = e->status == CL_COMPLETE;
@@ -451,8 +434,8 @@ cl_int cla__sim_get_event_profile(cl_event e, cl_profiling_info what, size_t siz
   }
 }
 
-cl_int cla__sim_set_event_callback(cl_event e, cl_int status,
-                                   void(CL_CALLBACK *fn)(cl_event, cl_int, void *), void *arg) {
+cl_int cla__sim_set_event_callback(cl_event e, cl_int status, void(CL_CALLBACK *fn)(cl_event, cl_int, void *),
+                                   void *arg) {
   if (!sim_is(e, SIM_EVENT)) return CL_INVALID_EVENT;
   if (fn == NULL || status < CL_COMPLETE || status > CL_SUBMITTED) return CL_INVALID_VALUE;
   sim_callback *cb = malloc(sizeof *cb);

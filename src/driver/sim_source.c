@@ -29,8 +29,7 @@ static size_t line_at(const scan *s, size_t at) {
 }
 
 /* The first error stands. */
-static __attribute__((format(printf, 3, 4))) void fail_at(scan *s, size_t at, const char *format,
-                                                          ...) {
+static __attribute__((format(printf, 3, 4))) void fail_at(scan *s, size_t at, const char *format, ...) {
   if (s->err != CL_SUCCESS) return;
   char message[200];
   va_list args;
@@ -40,11 +39,10 @@ static __attribute__((format(printf, 3, 4))) void fail_at(scan *s, size_t at, co
   const size_t size = strlen(message) + 64;
   *s->log = malloc(size);
   s->err = *s->log != NULL ? CL_BUILD_PROGRAM_FAILURE : CL_OUT_OF_HOST_MEMORY;
-  if (*s->log != NULL)
-    snprintf(*s->log, size, "<source>:%zu: error: %s\n", line_at(s, at), message);
+  if (*s->log != NULL) snprintf(*s->log, size, "<source>:%zu: error: %s\n", line_at(s, at), message);
 }
 
-/* ---- Blanking what is no code ---------------------------------------------------------------- */
+/* ---- Blanking what is no code ---- */
 
 typedef struct conditionals {
   unsigned depth;
@@ -74,8 +72,7 @@ static size_t end_of_comment(scan *s, size_t at) {
 
 static size_t end_of_quote(const scan *s, size_t at) {
   const char quote = s->text[at++];
-  while (at < s->n && s->text[at] != quote && s->text[at] != '\n')
-    at += s->text[at] == '\\' && at + 1 < s->n ? 2 : 1;
+  while (at < s->n && s->text[at] != quote && s->text[at] != '\n') at += s->text[at] == '\\' && at + 1 < s->n ? 2 : 1;
   return at < s->n ? at + 1 : s->n;
 }
 
@@ -117,8 +114,7 @@ static void obey_directive(scan *s, conditionals *c, size_t at, size_t end) {
     while (*rest == ' ' || *rest == '\t') rest++;
     open_conditional(s, c, at, is_word(word, "if") && is_word(rest, "0"));
   } else if (is_word(word, "else") || is_word(word, "elif") || is_word(word, "endif")) {
-    if (c->depth == 0)
-      fail_at(s, at, "#%.*s without #if", *word == 'e' && word[1] == 'n' ? 5 : 4, word);
+    if (c->depth == 0) fail_at(s, at, "#%.*s without #if", *word == 'e' && word[1] == 'n' ? 5 : 4, word);
     else if (!is_word(word, "endif")) next_branch(c);
     else c->skipped &= ~(UINT64_C(1) << --c->depth);
   } else if (is_word(word, "error") && c->depth == 0) {
@@ -151,7 +147,7 @@ static void blank_all(scan *s) {
   if (c.depth > 0) fail_at(s, s->n, "unterminated conditional");
 }
 
-/* ---- Brackets -------------------------------------------------------------------------------- */
+/* ---- Brackets ---- */
 
 static char closer(char open) { return open == '(' ? ')' : open == '[' ? ']' : '}'; }
 
@@ -171,12 +167,11 @@ static void check_brackets(scan *s) {
       else depth--;
     }
   }
-  if (depth > 0 && s->err == CL_SUCCESS)
-    fail_at(s, open[depth - 1], "'%c' is never closed", s->text[open[depth - 1]]);
+  if (depth > 0 && s->err == CL_SUCCESS) fail_at(s, open[depth - 1], "'%c' is never closed", s->text[open[depth - 1]]);
   free(open);
 }
 
-/* ---- Words ----------------------------------------------------------------------------------- */
+/* ---- Words ---- */
 
 typedef struct token {
   const char *at;
@@ -188,15 +183,12 @@ static token next_token(const char **p) {
   token t = {*p, 0};
   if (**p == '\0') return t;
   do t.n++;
-  while ((isalnum((unsigned char)*t.at) || *t.at == '_') &&
-         (isalnum((unsigned char)t.at[t.n]) || t.at[t.n] == '_'));
+  while ((isalnum((unsigned char)*t.at) || *t.at == '_') && (isalnum((unsigned char)t.at[t.n]) || t.at[t.n] == '_'));
   *p += t.n;
   return t;
 }
 
-static bool is(token t, const char *what) {
-  return t.n == strlen(what) && memcmp(t.at, what, t.n) == 0;
-}
+static bool is(token t, const char *what) { return t.n == strlen(what) && memcmp(t.at, what, t.n) == 0; }
 
 static bool is_name(token t) { return t.n > 0 && (isalpha((unsigned char)*t.at) || *t.at == '_'); }
 
@@ -216,17 +208,16 @@ static void skip_brackets(const char **p) {
   }
 }
 
-/* ---- Parameters ------------------------------------------------------------------------------ */
+/* ---- Parameters ---- */
 
 static const struct {
   const char *name;
   size_t nbytes;
   bool has_vectors;
 } value_types[] = {
-    {"char", 1, true},       {"uchar", 1, true},     {"short", 2, true},      {"ushort", 2, true},
-    {"int", 4, true},        {"uint", 4, true},      {"long", 8, true},       {"ulong", 8, true},
-    {"float", 4, true},      {"double", 8, true},    {"half", 2, true},       {"size_t", 8, false},
-    {"ptrdiff_t", 8, false}, {"intptr_t", 8, false}, {"uintptr_t", 8, false},
+    {"char", 1, true}, {"uchar", 1, true},   {"short", 2, true},      {"ushort", 2, true},    {"int", 4, true},
+    {"uint", 4, true}, {"long", 8, true},    {"ulong", 8, true},      {"float", 4, true},     {"double", 8, true},
+    {"half", 2, true}, {"size_t", 8, false}, {"ptrdiff_t", 8, false}, {"intptr_t", 8, false}, {"uintptr_t", 8, false},
 };
 
 /* Of "float4" and the like; 0 for a type that is not built in. */
@@ -254,12 +245,9 @@ static const struct {
   cl_kernel_arg_address_qualifier address;
   cl_kernel_arg_access_qualifier access;
 } qualifier_words[] = {
-    {"global", CL_KERNEL_ARG_ADDRESS_GLOBAL, 0},
-    {"constant", CL_KERNEL_ARG_ADDRESS_CONSTANT, 0},
-    {"local", CL_KERNEL_ARG_ADDRESS_LOCAL, 0},
-    {"private", CL_KERNEL_ARG_ADDRESS_PRIVATE, 0},
-    {"read_only", 0, CL_KERNEL_ARG_ACCESS_READ_ONLY},
-    {"write_only", 0, CL_KERNEL_ARG_ACCESS_WRITE_ONLY},
+    {"global", CL_KERNEL_ARG_ADDRESS_GLOBAL, 0},        {"constant", CL_KERNEL_ARG_ADDRESS_CONSTANT, 0},
+    {"local", CL_KERNEL_ARG_ADDRESS_LOCAL, 0},          {"private", CL_KERNEL_ARG_ADDRESS_PRIVATE, 0},
+    {"read_only", 0, CL_KERNEL_ARG_ACCESS_READ_ONLY},   {"write_only", 0, CL_KERNEL_ARG_ACCESS_WRITE_ONLY},
     {"read_write", 0, CL_KERNEL_ARG_ACCESS_READ_WRITE},
 };
 
@@ -284,8 +272,7 @@ static bool take_qualifier(parameter *d, token t) {
 }
 
 static bool is_type_word(token t) {
-  static const char *const words[] = {"unsigned", "signed", "char",   "short", "int",
-                                      "long",     "float",  "double", "half"};
+  static const char *const words[] = {"unsigned", "signed", "char", "short", "int", "long", "float", "double", "half"};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (is(t, words[i])) return true;
   return false;
@@ -307,8 +294,7 @@ static char *type_name(const token *words, size_t n, size_t stars) {
   if (name == NULL) return NULL;
   if (is_builtin) end += sprintf(end, "%s%.*s", is_unsigned ? "u" : "", (int)base.n, base.at);
   else
-    for (size_t i = 0; i < n; i++)
-      end += sprintf(end, "%s%.*s", i > 0 ? " " : "", (int)words[i].n, words[i].at);
+    for (size_t i = 0; i < n; i++) end += sprintf(end, "%s%.*s", i > 0 ? " " : "", (int)words[i].n, words[i].at);
   memset(end, '*', stars);
   end[stars] = '\0';
   return name;
@@ -340,8 +326,7 @@ static cl_int finish_parameter(parameter *d, sim_arg *out) {
 
 /* Reads up to and with the ',' or ')' behind a parameter; false: there was none. */
 static bool read_parameter(const char **p, parameter *d, bool *is_last) {
-  *d = (parameter){
-      .arg = {.address = CL_KERNEL_ARG_ADDRESS_PRIVATE, .access = CL_KERNEL_ARG_ACCESS_NONE}};
+  *d = (parameter){.arg = {.address = CL_KERNEL_ARG_ADDRESS_PRIVATE, .access = CL_KERNEL_ARG_ACCESS_NONE}};
   for (;;) {
     const token t = next_token(p);
     *is_last = t.n == 0 || is(t, ")");
@@ -351,8 +336,7 @@ static bool read_parameter(const char **p, parameter *d, bool *is_last) {
       d->stars++;
       skip_brackets(p);
     } else if (is(t, "(")) skip_brackets(p); /* of an attribute */
-    else if (!is_keyword(t, "attribute__") && !take_qualifier(d, t) && is_name(t) &&
-             d->nwords < MAX_WORDS)
+    else if (!is_keyword(t, "attribute__") && !take_qualifier(d, t) && is_name(t) && d->nwords < MAX_WORDS)
       d->words[d->nwords++] = t;
   }
   const bool is_void = d->nwords == 1 && d->stars == 0 && is(d->words[0], "void");
@@ -387,7 +371,7 @@ static cl_int read_parameters(const char **p, sim_function *f) {
   return CL_SUCCESS;
 }
 
-/* ---- Kernels --------------------------------------------------------------------------------- */
+/* ---- Kernels ---- */
 
 /* *p stands behind `__attribute__`: looks for reqd_work_group_size(x, y, z). */
 static void read_attribute(const char **p, size_t group[3]) {

@@ -28,7 +28,7 @@ const cla_driver cla__driver_simulated = {.name = "simulated",
 #undef TABLE_ENTRY
 };
 
-/* ---- Objects --------------------------------------------------------------------------------- */
+/* ---- Objects ---- */
 
 static const size_t object_sizes[SIM_KINDS] = {
     [SIM_CONTEXT] = sizeof(struct _cl_context), [SIM_QUEUE] = sizeof(struct _cl_command_queue),
@@ -155,7 +155,7 @@ cl_int cla__sim_answer(const void *from, size_t n, size_t size, void *out, size_
   return CL_SUCCESS;
 }
 
-/* ---- The device ------------------------------------------------------------------------------ */
+/* ---- The device ---- */
 
 static void name_device(cl_device_id dev) {
   const uint64_t n = dev->config.capacity;
@@ -165,8 +165,7 @@ static void name_device(cl_device_id dev) {
   } units[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}, {0, "byte"}};
   size_t i = 0;
   while (n % (UINT64_C(1) << units[i].shift) != 0) i++;
-  snprintf(dev->name, sizeof dev->name, "Simulated %" PRIu64 " %s device", n >> units[i].shift,
-           units[i].unit);
+  snprintf(dev->name, sizeof dev->name, "Simulated %" PRIu64 " %s device", n >> units[i].shift, units[i].unit);
 }
 
 cl_device_id cla__sim_create(const cla_sim_config *config) {
@@ -204,14 +203,12 @@ cl_int cla__sim_get_platform_ids(cl_uint n, cl_platform_id *out, cl_uint *count)
   return CL_SUCCESS;
 }
 
-cl_int cla__sim_get_platform_info(cl_platform_id p, cl_platform_info what, size_t size, void *out,
-                                  size_t *used) {
+cl_int cla__sim_get_platform_info(cl_platform_id p, cl_platform_info what, size_t size, void *out, size_t *used) {
   (void)p, (void)what, (void)size, (void)out, (void)used;
   return CL_INVALID_PLATFORM;
 }
 
-cl_int cla__sim_get_device_ids(cl_platform_id p, cl_device_type type, cl_uint n, cl_device_id *out,
-                               cl_uint *count) {
+cl_int cla__sim_get_device_ids(cl_platform_id p, cl_device_type type, cl_uint n, cl_device_id *out, cl_uint *count) {
   (void)p, (void)type, (void)n, (void)out, (void)count;
   return CL_INVALID_PLATFORM;
 }
@@ -242,8 +239,7 @@ static const struct {
     {CL_DEVICE_SINGLE_FP_CONFIG, 8,
      CL_FP_DENORM | CL_FP_INF_NAN | CL_FP_ROUND_TO_NEAREST | CL_FP_ROUND_TO_ZERO | CL_FP_FMA},
     {CL_DEVICE_DOUBLE_FP_CONFIG, 8,
-     CL_FP_DENORM | CL_FP_INF_NAN | CL_FP_ROUND_TO_NEAREST | CL_FP_ROUND_TO_ZERO |
-         CL_FP_ROUND_TO_INF | CL_FP_FMA},
+     CL_FP_DENORM | CL_FP_INF_NAN | CL_FP_ROUND_TO_NEAREST | CL_FP_ROUND_TO_ZERO | CL_FP_ROUND_TO_INF | CL_FP_FMA},
     {CL_DEVICE_GLOBAL_MEM_CACHE_TYPE, 4, CL_NONE},
     {CL_DEVICE_GLOBAL_MEM_CACHE_SIZE, 8, 0},
     {CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE, 4, 128},
@@ -259,8 +255,7 @@ static const struct {
     {CL_DEVICE_COMPILER_AVAILABLE, 4, CL_TRUE},
     {CL_DEVICE_LINKER_AVAILABLE, 4, CL_TRUE},
     {CL_DEVICE_EXECUTION_CAPABILITIES, 8, CL_EXEC_KERNEL},
-    {CL_DEVICE_QUEUE_ON_HOST_PROPERTIES, 8,
-     CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE | CL_QUEUE_PROFILING_ENABLE},
+    {CL_DEVICE_QUEUE_ON_HOST_PROPERTIES, 8, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE | CL_QUEUE_PROFILING_ENABLE},
     {CL_DEVICE_SVM_CAPABILITIES, 8, 0},
     {CL_DEVICE_PLATFORM, sizeof(void *), 0},
     {CL_DEVICE_PARENT_DEVICE, sizeof(void *), 0},
@@ -279,11 +274,10 @@ static const struct {
     {CL_DEVICE_VERSION, "OpenCL 3.0 clalloc-simulated"},
     {CL_DEVICE_OPENCL_C_VERSION, "OpenCL C 1.2 clalloc-simulated"},
     {CL_DEVICE_BUILT_IN_KERNELS, ""},
-    {CL_DEVICE_EXTENSIONS,
-     "cl_khr_byte_addressable_store cl_khr_fp64 cl_khr_global_int32_base_atomics "
-     "cl_khr_global_int32_extended_atomics cl_khr_local_int32_base_atomics "
-     "cl_khr_local_int32_extended_atomics cl_khr_int64_base_atomics "
-     "cl_khr_int64_extended_atomics"},
+    {CL_DEVICE_EXTENSIONS, "cl_khr_byte_addressable_store cl_khr_fp64 cl_khr_global_int32_base_atomics "
+                           "cl_khr_global_int32_extended_atomics cl_khr_local_int32_base_atomics "
+                           "cl_khr_local_int32_extended_atomics cl_khr_int64_base_atomics "
+                           "cl_khr_int64_extended_atomics"},
 };
 
 static cl_int answer_text(const char *text, size_t size, void *out, size_t *used) {
@@ -291,8 +285,7 @@ static cl_int answer_text(const char *text, size_t size, void *out, size_t *used
 }
 
 /* Answers that depend on the configuration. */
-static cl_int configured_info(cl_device_id dev, cl_device_info what, size_t size, void *out,
-                              size_t *used) {
+static cl_int configured_info(cl_device_id dev, cl_device_info what, size_t size, void *out, size_t *used) {
   const size_t items[3] = {SIM_MAX_GROUP, SIM_MAX_GROUP, 64};
   const cl_ulong capacity = dev->config.capacity, max_alloc = dev->config.max_alloc;
   const cl_uint align_bits = dev->config.align_bytes * 8;
@@ -306,8 +299,7 @@ static cl_int configured_info(cl_device_id dev, cl_device_info what, size_t size
   }
 }
 
-cl_int cla__sim_get_device_info(cl_device_id dev, cl_device_info what, size_t size, void *out,
-                                size_t *used) {
+cl_int cla__sim_get_device_info(cl_device_id dev, cl_device_info what, size_t size, void *out, size_t *used) {
   if (!sim_is(dev, SIM_DEVICE)) return CL_INVALID_DEVICE;
   for (size_t i = 0; i < sizeof constants / sizeof *constants; i++) {
     if (constants[i].what != what) continue;
@@ -320,11 +312,12 @@ cl_int cla__sim_get_device_info(cl_device_id dev, cl_device_info what, size_t si
   return configured_info(dev, what, size, out, used);
 }
 
-/* ---- Contexts -------------------------------------------------------------------------------- */
+/* ---- Contexts ---- */
 
-cl_context cla__sim_create_context(
-    const cl_context_properties *properties, cl_uint ndevices, const cl_device_id *devices,
-    void(CL_CALLBACK *notify)(const char *, const void *, size_t, void *), void *arg, cl_int *err) {
+cl_context cla__sim_create_context(const cl_context_properties *properties, cl_uint ndevices,
+                                   const cl_device_id *devices,
+                                   void(CL_CALLBACK *notify)(const char *, const void *, size_t, void *), void *arg,
+                                   cl_int *err) {
   (void)notify, (void)arg; /* errors are reported by the calls that meet them */
   if (ndevices != 1 || devices == NULL) return sim_made(NULL, CL_INVALID_VALUE, err);
   for (const cl_context_properties *p = properties; p != NULL && p[0] != 0; p += 2) {
@@ -340,11 +333,9 @@ cl_context cla__sim_create_context(
   return sim_made(c, c != NULL ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, err);
 }
 
-cl_int cla__sim_release_context(cl_context c) {
-  return cla__sim_release(c, SIM_CONTEXT, CL_INVALID_CONTEXT);
-}
+cl_int cla__sim_release_context(cl_context c) { return cla__sim_release(c, SIM_CONTEXT, CL_INVALID_CONTEXT); }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 void cla__sim_free_map(sim_map *map) {
   if (map->is_mmapped) munmap(map->host, map->nbytes);
@@ -354,42 +345,35 @@ void cla__sim_free_map(sim_map *map) {
 bool cla__sim_back(cl_mem m) {
   cl_mem root = m->parent != NULL ? m->parent : m;
   cl_device_id dev = root->o.device;
-  if (root->is_backed || (root->flags & (CL_MEM_USE_HOST_PTR | CL_MEM_ALLOC_HOST_PTR)) != 0)
-    return true;
+  if (root->is_backed || (root->flags & (CL_MEM_USE_HOST_PTR | CL_MEM_ALLOC_HOST_PTR)) != 0) return true;
   if (root->nbytes > dev->config.capacity - dev->used) return false;
   dev->used += root->nbytes;
   return root->is_backed = true;
 }
 
 static const cl_mem_flags access_flags = CL_MEM_READ_WRITE | CL_MEM_WRITE_ONLY | CL_MEM_READ_ONLY;
-static const cl_mem_flags host_access_flags =
-    CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS;
-static const cl_mem_flags place_flags =
-    CL_MEM_USE_HOST_PTR | CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR;
+static const cl_mem_flags host_access_flags = CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS;
+static const cl_mem_flags place_flags = CL_MEM_USE_HOST_PTR | CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR;
 
 static bool is_at_most_one(cl_mem_flags bits) { return (bits & (bits - 1)) == 0; }
 
 static bool are_flags_valid(cl_mem_flags flags) {
-  const bool is_clash = (flags & CL_MEM_USE_HOST_PTR) != 0 &&
-                        (flags & (CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR)) != 0;
+  const bool is_clash =
+      (flags & CL_MEM_USE_HOST_PTR) != 0 && (flags & (CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR)) != 0;
   return !is_clash && (flags & ~(access_flags | host_access_flags | place_flags)) == 0 &&
          is_at_most_one(flags & access_flags) && is_at_most_one(flags & host_access_flags);
 }
 
-static cl_int check_buffer(const cla_sim_config *config, cl_mem_flags flags, size_t nbytes,
-                           const void *host) {
+static cl_int check_buffer(const cla_sim_config *config, cl_mem_flags flags, size_t nbytes, const void *host) {
   if (!are_flags_valid(flags)) return CL_INVALID_VALUE;
   if (nbytes == 0) return CL_INVALID_BUFFER_SIZE;
-  if ((host != NULL) != ((flags & (CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR)) != 0))
-    return CL_INVALID_HOST_PTR;
+  if ((host != NULL) != ((flags & (CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR)) != 0)) return CL_INVALID_HOST_PTR;
   if (nbytes > config->max_alloc && !config->accepts_oversize) return CL_INVALID_BUFFER_SIZE;
-  if (config->refuse_above != 0 && nbytes >= config->refuse_above)
-    return CL_MEM_OBJECT_ALLOCATION_FAILURE;
+  if (config->refuse_above != 0 && nbytes >= config->refuse_above) return CL_MEM_OBJECT_ALLOCATION_FAILURE;
   return CL_SUCCESS;
 }
 
-cl_mem cla__sim_create_buffer(cl_context c, cl_mem_flags flags, size_t nbytes, void *host,
-                              cl_int *err) {
+cl_mem cla__sim_create_buffer(cl_context c, cl_mem_flags flags, size_t nbytes, void *host, cl_int *err) {
   if (!sim_is(c, SIM_CONTEXT)) return sim_made(NULL, CL_INVALID_CONTEXT, err);
   cl_device_id dev = c->o.device;
   cl_int status = check_buffer(&dev->config, flags, nbytes, host);
@@ -419,19 +403,16 @@ done:
 static cl_int check_region(cl_mem parent, cl_mem_flags flags, cl_buffer_create_type type,
                            const cl_buffer_region *region) {
   if (!sim_is(parent, SIM_BUFFER) || parent->parent != NULL) return CL_INVALID_MEM_OBJECT;
-  if (type != CL_BUFFER_CREATE_TYPE_REGION || region == NULL || !are_flags_valid(flags) ||
-      (flags & place_flags) != 0)
+  if (type != CL_BUFFER_CREATE_TYPE_REGION || region == NULL || !are_flags_valid(flags) || (flags & place_flags) != 0)
     return CL_INVALID_VALUE;
   if (region->size == 0) return CL_INVALID_BUFFER_SIZE;
-  if (region->origin > parent->nbytes || region->size > parent->nbytes - region->origin)
-    return CL_INVALID_VALUE;
-  if (region->origin % parent->o.device->config.align_bytes != 0)
-    return CL_MISALIGNED_SUB_BUFFER_OFFSET;
+  if (region->origin > parent->nbytes || region->size > parent->nbytes - region->origin) return CL_INVALID_VALUE;
+  if (region->origin % parent->o.device->config.align_bytes != 0) return CL_MISALIGNED_SUB_BUFFER_OFFSET;
   return CL_SUCCESS;
 }
 
-cl_mem cla__sim_create_sub_buffer(cl_mem parent, cl_mem_flags flags, cl_buffer_create_type type,
-                                  const void *info, cl_int *err) {
+cl_mem cla__sim_create_sub_buffer(cl_mem parent, cl_mem_flags flags, cl_buffer_create_type type, const void *info,
+                                  cl_int *err) {
   const cl_buffer_region *region = info;
   const cl_int status = check_region(parent, flags, type, region);
   if (status != CL_SUCCESS) return sim_made(NULL, status, err);
@@ -454,9 +435,7 @@ cl_mem cla__sim_create_sub_buffer(cl_mem parent, cl_mem_flags flags, cl_buffer_c
   return sim_made(m, m != NULL ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, err);
 }
 
-cl_int cla__sim_release_mem(cl_mem m) {
-  return cla__sim_release(m, SIM_BUFFER, CL_INVALID_MEM_OBJECT);
-}
+cl_int cla__sim_release_mem(cl_mem m) { return cla__sim_release(m, SIM_BUFFER, CL_INVALID_MEM_OBJECT); }
 
 /* CL_DEVICE_SVM_CAPABILITIES is 0, and this is the answer that goes with it. */
 void *cla__sim_svm_alloc(cl_context c, cl_svm_mem_flags flags, size_t size, cl_uint align_bytes) {

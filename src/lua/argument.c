@@ -201,20 +201,23 @@ static void take_buffer(lua_State *L, lua_kernel *k, unsigned i) {
   if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) return;
   const lua_buffer *b = userdata_of(L, k->buffer_type);
   if (!b) refuse(L, k, i, 0, -1, "buffer (or false for a null pointer)");
-  if (!b->share) cla_lua_argerror(L, k, i, "attempt to use a closed buffer");
-  check_device(L, k, i, b->device);
+  else if (!b->share) cla_lua_argerror(L, k, i, "attempt to use a closed buffer");
+  else check_device(L, k, i, b->device);
   a->view = b;
 }
 
 static void take_local(lua_State *L, lua_kernel *k, unsigned i) {
   cla_arg *a = &k->args[i];
   const lua_localmem *m = userdata_of(L, k->localmem_type);
-  if (!m) refuse(L, k, i, 0, -1, "cl.localmem(nbytes)");
-  if (m->nbytes > k->program->device->info.local_mem)
+  if (!m) {
+    refuse(L, k, i, 0, -1, "cl.localmem(nbytes)");
+  } else if (m->nbytes > k->program->device->info.local_mem) {
     cla_lua_argerror(L, k, i, "%I bytes of local memory, the device has %I", (lua_Integer)m->nbytes,
                      (lua_Integer)k->program->device->info.local_mem);
-  if (m->nbytes != a->local_nbytes) a->is_set = false;
-  a->local_nbytes = m->nbytes;
+  } else {
+    a->is_set = a->is_set && m->nbytes == a->local_nbytes;
+    a->local_nbytes = m->nbytes;
+  }
 }
 
 void cla_lua_argument(lua_State *L, lua_kernel *k, unsigned i) {

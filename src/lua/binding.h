@@ -39,6 +39,9 @@ void cla_lua_shrank(lua_world *w, size_t nbytes);
 /* A full collection, unless one is running or the collector is stopped (then false): the reclaim step of an allocation that found no memory. */
 bool cla_lua_collect(lua_State *L, lua_world *w);
 
+/* Notes the object on top, which was made in a finalizer: Lua may never finalize it. Raises once the world is gone. */
+void cla_lua_stray(lua_State *L);
+
 /* A device held by this state for several objects: a handle, the buffers and maps made through it. It is released when the last
  * of them is closed, so a buffer may use its device whatever the script has closed. Counted plainly: a state runs on one
  * thread at a time. */

@@ -195,6 +195,7 @@ void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser) {
   memset(object, 0, size);
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, type) == LUA_TNIL) luaL_getmetatable(L, type);
   lua_setmetatable(L, -2);
+  if (lua_gc(L, LUA_GCISRUNNING) < 0) cla_lua_stray(L); /* in a finalizer */
   return object;
 }
 

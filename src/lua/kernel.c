@@ -120,20 +120,30 @@ static cl_uint read_range(lua_State *L, const lua_kernel *k, const char *option,
   return (cl_uint)n;
 }
 
-static void check_group(lua_State *L, const lua_kernel *k, const launch *w) {
+/* The product, or SIZE_MAX when it is more than `most`. */
+static size_t product(const size_t *n, cl_uint dims, size_t most) {
   size_t total = 1;
-  for (cl_uint i = 0; i < w->dims; i++) {
-    if (w->group[i] == 0)
-      luaL_error(L, "%s: group: 0 work-items in dimension %d", k->name, (int)i + 1);
-    if (w->group[i] > k->max_group / total) total = SIZE_MAX;
-    else total *= w->group[i];
-    if (total != SIZE_MAX) continue;
-    lua_pushfstring(L, "%I", (lua_Integer)w->group[0]);
-    for (cl_uint j = 1; j < w->dims; j++)
-      lua_pushfstring(L, "%s x %I", lua_tostring(L, -1), (lua_Integer)w->group[j]);
-    luaL_error(L, "%s: group of %s work-items, at most %I fit on %s", k->name, lua_tostring(L, -1),
-               (lua_Integer)k->max_group, k->program->device->info.name);
+  for (cl_uint i = 0; i < dims; i++) {
+    if (n[i] && total > most / n[i]) return SIZE_MAX;
+    total *= n[i];
   }
+  return total;
+}
+
+/* Pushes "8 x 4". */
+static const char *push_range(lua_State *L, const size_t *n, cl_uint dims) {
+  const char *text = lua_pushfstring(L, "%I", (lua_Integer)n[0]);
+  for (cl_uint i = 1; i < dims; i++) text = lua_pushfstring(L, "%s x %I", text, (lua_Integer)n[i]);
+  return text;
+}
+
+static void check_group(lua_State *L, const lua_kernel *k, const launch *w) {
+  for (cl_uint i = 0; i < w->dims; i++)
+    if (!w->group[i]) luaL_error(L, "%s: group: 0 work-items in dimension %d", k->name, (int)i + 1);
+  if (product(w->group, w->dims, k->max_group) == SIZE_MAX)
+    luaL_error(L, "%s: group of %s work-items, at most %I fit on %s", k->name,
+               push_range(L, w->group, w->dims), (lua_Integer)k->max_group,
+               k->program->device->info.name);
 }
 
 static void check_range(lua_State *L, const lua_kernel *k, launch *w) {
@@ -147,6 +157,8 @@ static void check_range(lua_State *L, const lua_kernel *k, launch *w) {
                (int)w->dims);
   if (w->group_dims) check_group(L, k, w);
   for (cl_uint i = 0; i < w->dims; i++) w->is_empty = w->is_empty || w->size[i] == 0;
+  if (!w->is_empty && product(w->size, w->dims, LUA_MAXINTEGER) == SIZE_MAX)
+    luaL_error(L, "%s: size: %s work-items", k->name, push_range(L, w->size, w->dims));
 }
 
 /* ---- Arguments and options ------------------------------------------------------------------------ */
@@ -181,11 +193,12 @@ static int list_error(lua_State *L, const lua_kernel *k) {
 static cla_stream *read_stream(lua_State *L, const lua_kernel *k) {
   const lua_stream *s = cla_lua_test(L, -1, CLA_LUA_STREAM);
   if (!s) luaL_error(L, "%s: stream: a stream expected, got %s", k->name, cla_lua_pushgiven(L, -1));
-  if (!s->stream) luaL_error(L, "%s: stream: attempt to use a closed stream", k->name);
-  if (s->stream->device != k->program->device)
+  else if (!s->stream) luaL_error(L, "%s: stream: attempt to use a closed stream", k->name);
+  else if (s->stream->device != k->program->device)
     luaL_error(L, "%s: stream: it belongs to %s, the kernel to %s", k->name,
                s->stream->device->info.name, k->program->device->info.name);
-  return s->stream;
+  else return s->stream;
+  return NULL;
 }
 
 static bool is_key(const char *key, size_t n, const char *name) {

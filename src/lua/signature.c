@@ -12,28 +12,28 @@
 
 static const struct {
   const char *name;
-  cla_arg_kind kind;
   size_t nbytes;
+  cla_arg_kind kind;
   bool has_vectors;
 } builtin[] = {
-    {"char", CLA_ARG_INT, 1, true},
-    {"uchar", CLA_ARG_UINT, 1, true},
-    {"short", CLA_ARG_INT, 2, true},
-    {"ushort", CLA_ARG_UINT, 2, true},
-    {"int", CLA_ARG_INT, 4, true},
-    {"uint", CLA_ARG_UINT, 4, true},
-    {"long", CLA_ARG_INT, 8, true},
-    {"ulong", CLA_ARG_UINT, 8, true},
-    {"half", CLA_ARG_FLOAT, 2, true},
-    {"float", CLA_ARG_FLOAT, 4, true},
-    {"double", CLA_ARG_FLOAT, 8, true},
-    {"bool", CLA_ARG_BOOL, 1, false},
-    {"_Bool", CLA_ARG_BOOL, 1, false},
+    {"char", 1, CLA_ARG_INT, true},
+    {"uchar", 1, CLA_ARG_UINT, true},
+    {"short", 2, CLA_ARG_INT, true},
+    {"ushort", 2, CLA_ARG_UINT, true},
+    {"int", 4, CLA_ARG_INT, true},
+    {"uint", 4, CLA_ARG_UINT, true},
+    {"long", 8, CLA_ARG_INT, true},
+    {"ulong", 8, CLA_ARG_UINT, true},
+    {"half", 2, CLA_ARG_FLOAT, true},
+    {"float", 4, CLA_ARG_FLOAT, true},
+    {"double", 8, CLA_ARG_FLOAT, true},
+    {"bool", 1, CLA_ARG_BOOL, false},
+    {"_Bool", 1, CLA_ARG_BOOL, false},
     /* OpenCL forbids these four as parameters; drivers that take them anyway have 64-bit devices */
-    {"size_t", CLA_ARG_UINT, 8, false},
-    {"uintptr_t", CLA_ARG_UINT, 8, false},
-    {"ptrdiff_t", CLA_ARG_INT, 8, false},
-    {"intptr_t", CLA_ARG_INT, 8, false},
+    {"size_t", 8, CLA_ARG_UINT, false},
+    {"uintptr_t", 8, CLA_ARG_UINT, false},
+    {"ptrdiff_t", 8, CLA_ARG_INT, false},
+    {"intptr_t", 8, CLA_ARG_INT, false},
 };
 
 static bool is_among(const char *word, const char *const *list) {
@@ -49,13 +49,13 @@ typedef struct type_words {
   size_t nwords, stars;
 } type_words;
 
+/* Into an empty t. */
 static void split_type(const char *name, type_words *t) {
   static const char *const dropped[] = {"const",     "volatile",   "restrict",   "__restrict",
                                         "global",    "__global",   "constant",   "__constant",
                                         "local",     "__local",    "private",    "__private",
                                         "read_only", "write_only", "read_write", NULL};
   char *to = t->text, *end = t->text + sizeof t->text - 1;
-  t->nwords = t->stars = 0;
   while (*name) {
     if (*name == '*') t->stars++;
     if (*name == '*' || isspace((unsigned char)*name)) {
@@ -80,13 +80,13 @@ static const char *integer_name(const type_words *t) {
   for (size_t i = 0; i < t->nwords; i++) {
     const char *w = t->word[i];
     if (strcmp(w, "unsigned") == 0) is_unsigned = true;
-    else if (strcmp(w, "int") == 0) is_int = true;
-    else if (strcmp(w, "signed") != 0) {
+    else if (strcmp(w, "int") == 0 || strcmp(w, "signed") == 0) is_int = true;
+    else {
       size_t which = 1;
       while (which < 4 && strcmp(w, names[which][0]) != 0) which++;
       if (which == 4 || base) return NULL;
       base = which;
-    } else is_int = true;
+    }
   }
   return is_unsigned || is_int || base ? names[base][is_unsigned] : NULL;
 }
@@ -130,7 +130,7 @@ typedef struct raw_arg {
 
 /* Decides what the parameter takes, and pushes type, qualifier and declared. */
 static void describe(lua_State *L, const raw_arg *raw, const char *type_name, cla_arg *a) {
-  type_words t;
+  type_words t = {.nwords = 0};
   split_type(type_name, &t);
   const char *integer = integer_name(&t);
   const bool is_local = raw->address == CL_KERNEL_ARG_ADDRESS_LOCAL;

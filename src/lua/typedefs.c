@@ -81,8 +81,8 @@ static void take_answer(const lua_kernel *k, cl_program program, unsigned i, con
   if (answer[1] >= 2 && answer[1] < 2 + SCALARS * LANES) {
     const size_t which = answer[1] - 2;
     char type[16];
-    strcpy(type, scalars[which / LANES]);
-    cla_lua_findtype(strcat(type, lanes[which % LANES]), a);
+    snprintf(type, sizeof type, "%s%s", scalars[which / LANES], lanes[which % LANES]);
+    cla_lua_findtype(type, a);
   }
   a->nbytes = answer[0];
 }

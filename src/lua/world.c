@@ -66,12 +66,47 @@ void cla_lua_shrank(lua_world *w, size_t nbytes) {
 
 /* ---- Life -------------------------------------------------------------------------------------- */
 
+/* Lua never finalizes what is made while it closes a state, and does not say that it does so: objects made in any
+ * finalizer are remembered (weakly), and closed by the world's own, which runs after those of all other objects. */
+static char strays_key;
+
+static void push_strays(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &strays_key) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "k");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &strays_key);
+}
+
+void cla_lua_stray(lua_State *L) {
+  if (cla_lua_world(L)->is_closed) luaL_error(L, "the Lua state is closing");
+  push_strays(L);
+  lua_pushvalue(L, -2);
+  lua_pushboolean(L, true);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+static void close_strays(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &strays_key) != LUA_TTABLE) return;
+  for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
+    luaL_getmetafield(L, -2, "__gc");
+    lua_pushvalue(L, -3);
+    if (lua_pcall(L, 1, 0, 0)) lua_pop(L, 1);
+  }
+}
+
 static int world_gc(lua_State *L) {
   lua_world *w = lua_touserdata(L, 1);
   cla_device *d = w->default_device;
   w->default_device = NULL;
   w->is_closed = true;
   cla_device_release(d);
+  close_strays(L);
   return 0;
 }
 

@@ -1,14 +1,14 @@
 /* Allocation: the hit path, what happens on a miss, and the order of steps when memory runs out.
  *
- * A hit takes the pool's lock once, calls no driver and asks no event. A miss asks about the streams that have something
- * to give, then grows. Every step drops the lock before it calls the driver, Lua or a user, and looks in the pool
- * again afterwards, because others may have freed meanwhile and because a step that only prepares memory must not be
- * mistaken for a failure (pytorch#189504). */
+ * A hit takes the pool's lock once, calls no driver and asks no event. A miss asks about the streams that have
+ * something to give, then grows. Every step drops the lock before it calls the driver, Lua or a user, and looks in
+ * the pool again afterwards, because others may have freed meanwhile and because a step that only prepares memory
+ * must not be mistaken for a failure (pytorch#189504). */
 #include <stdio.h>
 
 #include "pool/count.h"
 
-/* ---- Taking a free block ------------------------------------------------------------------------------------------- */
+/* ---- Taking a free block * ---- */
 
 static void activate(cla_pool *p, cla_block *b, size_t nbytes) {
   b->state = CLA_ACTIVE; /* a quick block is QUICK until now */
@@ -69,7 +69,7 @@ static cla_block *find(cla_pool *p, cla_owner *o, size_t size) {
   return b ? take(p, o, b, size) : NULL;
 }
 
-/* ---- Out of memory --------------------------------------------------------------------------------------------------------------- */
+/* ---- Out of memory * ---- */
 
 typedef struct attempt {
   cla_pool *pool;
@@ -249,7 +249,7 @@ static cla_status report(attempt *a, cla_status status, const char *cause) {
                     (unsigned long long)s->reserved_bytes, p->limit, (unsigned long long)s->largest_free, cause, tried);
 }
 
-/* ---- Allocating ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- Allocating * ---- */
 
 /* No exact or fitting block at hand. Holds the lock before and after. */
 static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **out) {

@@ -1,8 +1,8 @@
 /* Two-level size bins. Classes below 64 units hold one size each; above, 32 to each power of two.
  *
- * Plain TLSF rounds a request up and takes any block of the next class: O(1), but it misses the exact hole and drifts
- * over repeated passes (1.104 against 1.034 times the live peak on the traces of bench/replay). So the request's own class is
- * looked at first, for the smallest block that fits, by a look bounded by CLA_FIT_LOOK. */
+ * Plain TLSF rounds a request up and takes any block of the next class: O(1), but it misses the exact hole and
+ * drifts over repeated passes (1.104 against 1.034 times the live peak on the traces of bench/replay). So the
+ * request's own class is looked at first, for the smallest block that fits, by a look bounded by CLA_FIT_LOOK. */
 #include "pool/pool.h"
 
 static unsigned log2_of(uint64_t x) { return 63u - (unsigned)__builtin_clzll(x); }
@@ -59,7 +59,7 @@ static cla_block *smallest_of(const cla_bins *bins, unsigned class, size_t size,
 cla_block *cla__bins_fit(const cla_bins *bins, size_t size, size_t most, uint64_t done, unsigned align_log2) {
   enum { CLASSES_TRIED = 4 }; /* more only when blocks are passed over as not done or too large */
   unsigned class = cla__class_of(size >> align_log2);
-  for (int tried = 0; tried < CLASSES_TRIED; tried++, class++) {
+  for (int tried = 0; tried < CLASSES_TRIED; tried++, class ++) {
     class = next_class(bins, class);
     if (class == CLA_CLASSES) return NULL;
     cla_block *b = smallest_of(bins, class, size, most, done);

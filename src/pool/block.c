@@ -1,15 +1,15 @@
 /* Block and segment descriptors, cutting and joining, and finding blocks by address.
  *
- * Descriptors come from slabs that belong to the pool and are recycled, never freed (see pool.h). Every block's start
- * address is in the pool's table, so an exact address is one hash look-up. An interior address goes through the
- * segment's bitmap of starts, whose summaries make "the last start at or before here" a few word operations however many
- * blocks there are. The bitmap is made when a segment is first cut. */
+ * Descriptors come from slabs that belong to the pool and are recycled, never freed (see pool.h). Every block's
+ * start address is in the pool's table, so an exact address is one hash look-up. An interior address goes through
+ * the segment's bitmap of starts, whose summaries make "the last start at or before here" a few word operations
+ * however many blocks there are. The bitmap is made when a segment is first cut. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "pool/pool.h"
 
-/* ---- Descriptors ---------------------------------------------------------------------------------- */
+/* ---- Descriptors ---- */
 
 enum { SLAB_BLOCKS = 64, SLAB_SEGMENTS = 16 };
 
@@ -81,7 +81,7 @@ void cla__segment_drop(cla_pool *p, cla_segment *g) {
   p->spare_segments = g;
 }
 
-/* ---- The bitmap of starts --------------------------------------------------------------------------- */
+/* ---- The bitmap of starts ---- */
 
 static void mark_start(cla_segment *g, size_t unit) {
   for (unsigned level = 0; level < g->nlevels; level++, unit /= 64) {
@@ -133,7 +133,7 @@ static bool make_starts(cla_pool *p, cla_segment *g) {
   return true;
 }
 
-/* ---- Cutting and joining ------------------------------------------------------------------------------ */
+/* ---- Cutting and joining ---- */
 
 cla_block *cla__block_split(cla_pool *p, cla_block *b, size_t size) {
   cla_segment *g = b->segment;
@@ -175,7 +175,7 @@ cla_block *cla__block_at(const cla_pool *p, const cla_segment *g, size_t offset)
   return cla__table_find(&p->blocks, g->range.base + (start << g->stretch));
 }
 
-/* ---- The table of start addresses ---------------------------------------------------------------------- */
+/* ---- The table of start addresses ---- */
 
 static size_t home_of(const cla_table *t, uintptr_t address) {
   return (size_t)((uint64_t)(address >> 4) * 0x9E3779B97F4A7C15u >> 20) & (t->capacity - 1);

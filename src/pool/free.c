@@ -1,12 +1,12 @@
 /* Freeing, recording, and what an address stands for.
  *
- * A freed block goes back to its stream at once: the queue's order makes reuse there safe. If other streams were recorded
- * on it, it waits in their owners' held lists, one after the other, until their numbers are complete. */
+ * A freed block goes back to its stream at once: the queue's order makes reuse there safe. If other streams were
+ * recorded on it, it waits in their owners' held lists, one after the other, until their numbers are complete. */
 #include <stdlib.h>
 
 #include "pool/count.h"
 
-/* ---- Freeing --------------------------------------------------------------------------------------------------------- */
+/* ---- Freeing * ---- */
 
 /* A block in no list, no longer live: waits for the first recorded stream that is not done, or becomes free. */
 void cla__pool_settle(cla_pool *p, cla_block *b) {
@@ -96,11 +96,12 @@ cla_status cla__pool_free(const cla_handle *h) {
   return status;
 }
 
-/* ---- From addresses to handles ------------------------------------------------------------------------------------------ */
+/* ---- From addresses to handles * ---- */
 
 static cla_status unknown_address(const void *address) {
   if (!address) return cla__error(CLA_E_FOREIGN, "NULL is not an address of this library");
-  if (cla__map_was_issued(address)) return cla__error(CLA_E_FREED, "address %p is freed, or lies in no allocation", address);
+  if (cla__map_was_issued(address))
+    return cla__error(CLA_E_FREED, "address %p is freed, or lies in no allocation", address);
   return cla__error(CLA_E_FOREIGN, "address %p was not issued by this library", address);
 }
 
@@ -129,7 +130,8 @@ cla_status cla__handle_of(const void *address, cla_handle *out, size_t *offset) 
   if (b->state != CLA_ACTIVE)
     status = cla__error(CLA_E_FREED, "address %p is freed, or lies in no allocation", address);
   else if (inside >= b->requested && !(inside == 0 && b->requested == 0))
-    status = cla__error(CLA_E_BOUNDS, "address %p is %zu bytes into an allocation of %zu bytes", address, inside, b->requested);
+    status = cla__error(CLA_E_BOUNDS, "address %p is %zu bytes into an allocation of %zu bytes", address, inside,
+                        b->requested);
   else {
     *out = (cla_handle){p, b, b->generation};
     *offset = inside;
@@ -232,7 +234,7 @@ cla_mapping *cla__mapping_at(const void *address, cla_handle *h) {
   return m;
 }
 
-/* ---- Recording ------------------------------------------------------------------------------------------------------------ */
+/* ---- Recording * ---- */
 
 /* Notes that the block is in use on `s` up to `number`. */
 cla_status cla__pool_record(cla_pool *p, cla_block *b, cla_stream *s, uint64_t number) {
@@ -278,7 +280,7 @@ cla_status cla_record(const void *address, cla_stream *s) {
   return status ? status : cla__handle_record(&h, s);
 }
 
-/* ---- Asking the streams ------------------------------------------------------------------------------------------------------ */
+/* ---- Asking the streams * ---- */
 
 /* Held blocks whose stream is done go on to the next stream they wait for, or back to their owner. */
 static void collect_held(cla_pool *p, cla_owner *o) {
@@ -342,4 +344,3 @@ void cla__pool_consolidate(cla_pool *p) {
       if (joins_before) b = before;
     }
 }
-

@@ -23,7 +23,8 @@ uint64_t cla__pool_largest(cla_pool *p) {
   uint64_t largest = 0;
   cla__pool_flush(p);
   for (cla_owner *o = p->owners; o; o = o->next) {
-    const cla_block *part = cla__bins_largest(&o->parts, UINT64_MAX), *whole = cla__bins_largest(&o->wholes, UINT64_MAX);
+    const cla_block *part = cla__bins_largest(&o->parts, UINT64_MAX),
+                    *whole = cla__bins_largest(&o->wholes, UINT64_MAX);
     if (part && part->size > largest) largest = part->size;
     if (whole && whole->size > largest) largest = whole->size;
   }
@@ -93,14 +94,15 @@ cla_status cla_pool_set_limit(cla_pool *p, size_t limit) {
   status = lock_live(p);
   if (status) return status;
   if (p->stats.reserved_bytes + p->growing > limit)
-    status = cla__error(CLA_E_INVALID, "a limit of %zu bytes is below the %llu bytes that live allocations keep reserved", limit,
-                        (unsigned long long)p->stats.reserved_bytes + p->growing);
+    status =
+        cla__error(CLA_E_INVALID, "a limit of %zu bytes is below the %llu bytes that live allocations keep reserved",
+                   limit, (unsigned long long)p->stats.reserved_bytes + p->growing);
   else p->limit = limit;
   cla__unlock(&p->lock);
   return status;
 }
 
-/* ---- Snapshot --------------------------------------------------------------------------------------------------- */
+/* ---- Snapshot ---- */
 
 static cla_block_info info_of(const cla_block *b) {
   return (cla_block_info){.segment = b->segment->number,
@@ -108,7 +110,9 @@ static cla_block_info info_of(const cla_block *b) {
                           .offset = b->offset,
                           .size = b->size,
                           .requested = b->requested,
-                          .state = b->state == CLA_ACTIVE ? CLA_BLOCK_ACTIVE : b->state == CLA_HELD ? CLA_BLOCK_HELD : CLA_BLOCK_FREE,
+                          .state = b->state == CLA_ACTIVE ? CLA_BLOCK_ACTIVE
+                                   : b->state == CLA_HELD ? CLA_BLOCK_HELD
+                                                          : CLA_BLOCK_FREE,
                           .stream = b->owner->stream ? b->owner->stream->id : 0,
                           .segment_size = b->segment->size};
 }
@@ -127,12 +131,13 @@ cla_status cla_pool_snapshot(cla_pool *p, bool (*visit)(const cla_block_info *, 
   }
   cla__unlock(&p->lock);
   if (!copy) return cla__error(CLA_E_NOMEM, "no host memory for a snapshot of %zu blocks", n);
-  for (size_t k = 0; k < i && visit(&copy[k], arg); k++) {}
+  for (size_t k = 0; k < i && visit(&copy[k], arg); k++) {
+  }
   free(copy);
   return CLA_OK;
 }
 
-/* ---- Check -------------------------------------------------------------------------------------------------------- */
+/* ---- Check * ---- */
 
 /* What a recount finds; compared with the running totals at the end. */
 typedef struct recount {
@@ -142,25 +147,29 @@ typedef struct recount {
   uint32_t live_of_class[CLA_CLASSES];
 } recount;
 
-#define EXPECT(condition, ...)                                                        \
-  do {                                                                                \
-    if (!(condition)) return cla__error(CLA_E_INVALID, "check: " __VA_ARGS__);        \
+#define EXPECT(condition, ...)                                                 \
+  do {                                                                         \
+    if (!(condition)) return cla__error(CLA_E_INVALID, "check: " __VA_ARGS__); \
   } while (0)
 
 static cla_status check_block(const cla_pool *p, const cla_segment *g, const cla_block *b) {
   unsigned long long at = b->offset, n = g->number;
   EXPECT(b->segment == g, "segment %llu: block at %llu belongs to another", n, at);
-  EXPECT(b->size && b->size % p->align == 0 && b->offset % p->align == 0, "segment %llu: block at %llu is misaligned", n, at);
-  EXPECT(!b->next || (b->next->prev == b && b->next->offset == b->offset + b->size), "segment %llu: a gap after %llu", n, at);
+  EXPECT(b->size && b->size % p->align == 0 && b->offset % p->align == 0, "segment %llu: block at %llu is misaligned",
+         n, at);
+  EXPECT(!b->next || (b->next->prev == b && b->next->offset == b->offset + b->size), "segment %llu: a gap after %llu",
+         n, at);
   EXPECT(b->requested <= b->size || !b->generation, "segment %llu: block at %llu is smaller than its request", n, at);
-  EXPECT(cla__table_find(&p->blocks, (uintptr_t)cla__block_address(b)) == b, "segment %llu: block at %llu is not in the table", n, at);
+  EXPECT(cla__table_find(&p->blocks, (uintptr_t)cla__block_address(b)) == b,
+         "segment %llu: block at %llu is not in the table", n, at);
   EXPECT(cla__block_at(p, g, b->offset) == b && cla__block_at(p, g, b->offset + b->size - 1) == b,
          "segment %llu: block at %llu is not found by its addresses", n, at);
   EXPECT(b->state != CLA_UNUSED, "segment %llu: block at %llu is a spare descriptor", n, at);
   EXPECT((b->generation != 0) <= (b->state == CLA_ACTIVE), "segment %llu: free block at %llu has a generation", n, at);
   EXPECT(b->state != CLA_BINNED || !b->next || b->next->state != CLA_BINNED || b->next->owner != b->owner,
          "segment %llu: free neighbours at %llu are not merged", n, at);
-  EXPECT(b->state == CLA_ACTIVE || b->state == CLA_HELD || (!b->nuses && !b->pins), "segment %llu: free block at %llu is in use", n, at);
+  EXPECT(b->state == CLA_ACTIVE || b->state == CLA_HELD || (!b->nuses && !b->pins),
+         "segment %llu: free block at %llu is in use", n, at);
   return CLA_OK;
 }
 
@@ -184,7 +193,8 @@ static void count_block(const cla_pool *p, recount *r, const cla_block *b) {
 
 static cla_status check_segment(const cla_pool *p, const cla_segment *g, recount *r) {
   size_t end = 0, live = 0;
-  EXPECT(g->first && g->first->offset == 0 && !g->first->prev, "segment %llu has no first block", (unsigned long long)g->number);
+  EXPECT(g->first && g->first->offset == 0 && !g->first->prev, "segment %llu has no first block",
+         (unsigned long long)g->number);
   for (const cla_block *b = g->first; b; b = b->next) {
     cla_status status = check_block(p, g, b);
     if (status) return status;
@@ -193,20 +203,22 @@ static cla_status check_segment(const cla_pool *p, const cla_segment *g, recount
     live += (b->state == CLA_ACTIVE && b->generation) || b->state == CLA_HELD;
   }
   EXPECT(end == g->size, "segment %llu: blocks end at %zu of %zu", (unsigned long long)g->number, end, g->size);
-  EXPECT(g->is_bad || live == g->nlive, "segment %llu: %zu live blocks, counted %zu", (unsigned long long)g->number, live, g->nlive);
+  EXPECT(g->is_bad || live == g->nlive, "segment %llu: %zu live blocks, counted %zu", (unsigned long long)g->number,
+         live, g->nlive);
   r->reserved += g->size;
   r->segments++;
   return CLA_OK;
 }
 
 static cla_status check_bins(const cla_owner *o, const cla_bins *bins, bool whole, uint64_t *found) {
-  for (unsigned class = 0; class < CLA_CLASSES; class++) {
+  for (unsigned class = 0; class < CLA_CLASSES; class ++) {
     const cla_block *head = bins->heads[class / CLA_SL][class % CLA_SL];
     bool bit = bins->sl[class / CLA_SL] >> class % CLA_SL & 1;
     EXPECT(bit == (head != NULL), "bins: the bit of class %u is wrong", class);
     for (const cla_block *b = head; b; b = b->after, ++*found) {
       EXPECT(b->state == CLA_BINNED && b->owner == o, "bins: class %u holds a block that is not free", class);
-      EXPECT(cla__class_of(b->size >> o->pool->align_log2) == class, "bins: a block of %zu bytes in class %u", b->size, class);
+      EXPECT(cla__class_of(b->size >> o->pool->align_log2) == class, "bins: a block of %zu bytes in class %u", b->size,
+             class);
       EXPECT(cla__is_whole(b) == whole, "bins: a block of %zu bytes among the wrong kind", b->size);
     }
   }
@@ -222,7 +234,8 @@ static cla_status check_owner(const cla_owner *o, uint64_t *binned, uint64_t *qu
     uint32_t in_slot = 0;
     if (o->quick[i].count)
       for (const cla_block *b = o->quick[i].head; b && in_slot < o->quick[i].count; b = b->after, in_slot++)
-        EXPECT(b->state == CLA_QUICK && b->owner == o && b->size == o->quick[i].size, "quick list %d holds a wrong block", i);
+        EXPECT(b->state == CLA_QUICK && b->owner == o && b->size == o->quick[i].size,
+               "quick list %d holds a wrong block", i);
     EXPECT(in_slot == o->quick[i].count, "quick list %d: %u blocks of %u", i, in_slot, o->quick[i].count);
     n += in_slot;
   }
@@ -252,12 +265,14 @@ static cla_status check_totals(cla_pool *p, const recount *r) {
               {"segments made and not given back", s.driver_allocs - s.driver_frees, s.segments},
               {"blocks in the table", r->blocks, p->blocks.count}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    EXPECT(rows[i].counted == rows[i].kept, "%s: %llu counted, %llu kept", rows[i].name, (unsigned long long)rows[i].counted,
-           (unsigned long long)rows[i].kept);
+    EXPECT(rows[i].counted == rows[i].kept, "%s: %llu counted, %llu kept", rows[i].name,
+           (unsigned long long)rows[i].counted, (unsigned long long)rows[i].kept);
   for (unsigned i = 0; i < CLA_CLASSES; i++)
-    EXPECT(r->live_of_class[i] == p->live_of_class[i], "class %u: %u live, counted %u", i, r->live_of_class[i], p->live_of_class[i]);
+    EXPECT(r->live_of_class[i] == p->live_of_class[i], "class %u: %u live, counted %u", i, r->live_of_class[i],
+           p->live_of_class[i]);
   EXPECT(s.peak_reserved_bytes >= s.reserved_bytes && s.peak_active_bytes >= s.active_bytes &&
-             s.peak_requested_bytes >= s.requested_bytes && s.peak_held_bytes >= s.held_bytes && s.peak_cached_bytes >= s.cached_bytes,
+             s.peak_requested_bytes >= s.requested_bytes && s.peak_held_bytes >= s.held_bytes &&
+             s.peak_cached_bytes >= s.cached_bytes,
          "a peak is below the present figure");
   return CLA_OK;
 }
@@ -268,8 +283,10 @@ static cla_status check_lists(cla_pool *p, recount *r) {
   for (const cla_segment *g = p->segments; g && !status; g = g->next) status = check_segment(p, g, r);
   for (const cla_owner *o = p->owners; o && !status; o = o->next) status = check_owner(o, &binned, &quick);
   if (status) return status;
-  EXPECT(binned == r->binned, "%llu free blocks in bins, %llu in segments", (unsigned long long)binned, (unsigned long long)r->binned);
-  EXPECT(quick == r->quick, "%llu blocks in quick lists, %llu in segments", (unsigned long long)quick, (unsigned long long)r->quick);
+  EXPECT(binned == r->binned, "%llu free blocks in bins, %llu in segments", (unsigned long long)binned,
+         (unsigned long long)r->binned);
+  EXPECT(quick == r->quick, "%llu blocks in quick lists, %llu in segments", (unsigned long long)quick,
+         (unsigned long long)r->quick);
   return CLA_OK;
 }
 

@@ -1,17 +1,17 @@
 /* A stream's share of a pool: its free blocks, its quick lists, and the blocks that wait for it.
  *
- * A freed block may be used again by its own stream at once: the queue's order makes that safe. Others may use it when the
- * stream has completed the number at which it was freed. So free blocks are kept by owner, and neighbours merge only
- * within an owner.
+ * A freed block may be used again by its own stream at once: the queue's order makes that safe. Others may use it when
+ * the stream has completed the number at which it was freed. So free blocks are kept by owner, and neighbours merge
+ * only within an owner.
  *
- * Quick lists take blocks of sizes freed and asked for in turn, a few a size: a hit cuts nothing and merges nothing. They are
- * emptied into the bins before anything else is decided: whenever a request finds no exact block there, and before
- * statistics, snapshots, trims and checks. So nobody can see that they exist, but for the speed. */
+ * Quick lists take blocks of sizes freed and asked for in turn, a few a size: a hit cuts nothing and merges nothing.
+ * They are emptied into the bins before anything else is decided: whenever a request finds no exact block there, and
+ * before statistics, snapshots, trims and checks. So nobody can see that they exist, but for the speed. */
 #include <stdlib.h>
 
 #include "pool/pool.h"
 
-/* ---- Life ------------------------------------------------------------------------------------------------ */
+/* ---- Life ---- */
 
 cla_owner *cla__owner_new(cla_pool *p, cla_stream *s) {
   cla_owner *o = calloc(1, sizeof *o);
@@ -55,8 +55,7 @@ static void give_all(cla_bins *bins, cla_owner *to) {
 void cla__owners_reap(cla_pool *p, cla_owner **chain) {
   for (cla_owner **link = &p->owners; *link;) {
     cla_owner *o = *link;
-    if (o->stream && cla__stream_closed(o->stream) &&
-        cla__stream_done(o->stream, cla__stream_submitted(o->stream))) {
+    if (o->stream && cla__stream_closed(o->stream) && cla__stream_done(o->stream, cla__stream_submitted(o->stream))) {
       cla__owner_flush(o);
       give_all(&o->parts, p->nobody);
       give_all(&o->wholes, p->nobody);
@@ -92,11 +91,9 @@ void cla__block_give(cla_block *b, cla_owner *to) {
   to->nrefs++;
 }
 
-/* ---- Bins -------------------------------------------------------------------------------------------------- */
+/* ---- Bins ---- */
 
-static cla_bins *bins_for(const cla_block *b) {
-  return cla__is_whole(b) ? &b->owner->wholes : &b->owner->parts;
-}
+static cla_bins *bins_for(const cla_block *b) { return cla__is_whole(b) ? &b->owner->wholes : &b->owner->parts; }
 
 void cla__owner_unbin(cla_block *b) { cla__bins_remove(bins_for(b), b, b->owner->pool->align_log2); }
 
@@ -117,7 +114,7 @@ void cla__owner_bin(cla_owner *o, cla_block *b) {
   cla__bins_insert(bins_for(b), b, p->align_log2);
 }
 
-/* ---- Quick lists ------------------------------------------------------------------------------------------- */
+/* ---- Quick lists ---- */
 
 void cla__owner_put(cla_owner *o, cla_block *b) {
   if (b->size <= CLA_QUICK_LARGEST && o->pool->policy.caches) {
@@ -152,7 +149,7 @@ void cla__pool_flush(cla_pool *p) {
   for (cla_owner *o = p->owners; o; o = o->next) cla__owner_flush(o);
 }
 
-/* ---- Held blocks ------------------------------------------------------------------------------------------- */
+/* ---- Held blocks ---- */
 
 /* The list ascends. A block freed late with an early number is put a few places up at most; beyond that it takes the
  * number of the block it stands behind: a little late, never early, and nothing is scanned. */

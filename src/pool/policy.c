@@ -13,13 +13,13 @@ static const size_t KIB = 1024, MIB = 1024 * 1024;
 cla_policy cla_policy_caching(void) {
   return (cla_policy){
       .name = "caching",
-      .align = 512,             /* what drivers align buffers to; 128 saves less than 0.001 of the peak */
-      .grain = 2 * MIB,         /* finer grains cost driver calls, coarser ones memory */
-      .growth_min = 2 * MIB,    /* half of what is reserved, between these two: few calls while a program warms up, */
-      .growth_max = 64 * MIB,   /* and at most this much too much when it stops growing */
-      .growth_share = 48,       /* 2 % of what is reserved, when that is more: calls stay few on large devices */
+      .align = 512,           /* what drivers align buffers to; 128 saves less than 0.001 of the peak */
+      .grain = 2 * MIB,       /* finer grains cost driver calls, coarser ones memory */
+      .growth_min = 2 * MIB,  /* half of what is reserved, between these two: few calls while a program warms up, */
+      .growth_max = 64 * MIB, /* and at most this much too much when it stops growing */
+      .growth_share = 48,     /* 2 % of what is reserved, when that is more: calls stay few on large devices */
       .growth_cap = 512 * MIB,
-      .max_split = 0,           /* splitting everything is best where segments can go back; see the option's test */
+      .max_split = 0, /* splitting everything is best where segments can go back; see the option's test */
       .caches = true,
       .keeps_peak = true,
   };
@@ -37,7 +37,8 @@ cla_status cla__policy_round(const cla_pool *p, size_t nbytes, size_t *out) {
   if (nbytes > most)
     return cla__error(CLA_E_TOO_LARGE, "%zu bytes asked, but %s gives at most %llu in one allocation", nbytes,
                       p->device->info.name, (unsigned long long)most);
-  if (nbytes > SIZE_MAX - p->align) return cla__error(CLA_E_TOO_LARGE, "%zu bytes asked: more than can be addressed", nbytes);
+  if (nbytes > SIZE_MAX - p->align)
+    return cla__error(CLA_E_TOO_LARGE, "%zu bytes asked: more than can be addressed", nbytes);
   *out = nbytes ? (nbytes + p->align - 1) & ~(p->align - 1) : p->align;
   return CLA_OK;
 }
@@ -68,8 +69,8 @@ bool cla__policy_may_split(const cla_pool *p, const cla_block *b, size_t size) {
   return !p->policy.max_split || b->size <= p->policy.max_split;
 }
 
-/* With a split limit, a block above it goes only to requests that would nearly fill it: PyTorch's rule (20 MiB of excess),
- * so that it can be had whole again or given back (pytorch#35901). */
+/* With a split limit, a block above it goes only to requests that would nearly fill it: PyTorch's rule (20 MiB of
+ * excess), so that it can be had whole again or given back (pytorch#35901). */
 size_t cla__policy_largest_for(const cla_pool *p, size_t size) {
   size_t limit = p->policy.max_split;
   if (!limit) return SIZE_MAX;

@@ -4,7 +4,7 @@
 
 #include "pool/count.h"
 
-/* ---- Life ------------------------------------------------------------------------------------------------- */
+/* ---- Life ---- */
 
 static pthread_mutex_t recycled_lock = PTHREAD_MUTEX_INITIALIZER;
 static cla_pool *recycled_pools;
@@ -166,7 +166,7 @@ void cla_pool_release(cla_pool *p) {
   }
 }
 
-/* ---- Closing -------------------------------------------------------------------------------------------------- */
+/* ---- Closing ---- */
 
 /* What a closed pool leaves behind while queued commands still use it. */
 typedef struct wreck {
@@ -240,4 +240,3 @@ void cla_pool_close(cla_pool *p) {
   if (w) wreck_sink(w);
   else cla__segments_release(p, chain);
 }
-

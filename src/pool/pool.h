@@ -17,7 +17,7 @@ typedef struct cla_segment cla_segment;
 typedef struct cla_block cla_block;
 typedef struct cla_owner cla_owner;
 
-/* ---- Blocks ---------------------------------------------------------------------------------------- */
+/* ---- Blocks ---- */
 
 typedef enum cla_state {
   CLA_UNUSED, /* descriptor on the pool's free list */
@@ -37,68 +37,70 @@ typedef struct cla_mapping cla_mapping; /* see transfer.c below */
 
 struct cla_block {
   cla_segment *segment;
-  size_t offset, size;      /* in the segment; multiples of pool->align */
-  size_t requested;         /* bytes asked for; requested <= size */
-  uint64_t generation;      /* of the live allocation; 0 when there is none */
-  uint64_t freed_at;        /* number of the owner's stream when it was freed: after it, anyone may use the memory */
+  size_t offset, size; /* in the segment; multiples of pool->align */
+  size_t requested;    /* bytes asked for; requested <= size */
+  uint64_t generation; /* of the live allocation; 0 when there is none */
+  uint64_t freed_at;   /* number of the owner's stream when it was freed: after it, anyone may use the memory */
   cla_owner *owner;
-  cla_owner *waits_for;     /* held: the owner in whose held list it is; NULL: it waits for pins or maps */
-  uint64_t held_until;      /* its place there */
+  cla_owner *waits_for; /* held: the owner in whose held list it is; NULL: it waits for pins or maps */
+  uint64_t held_until;  /* its place there */
   cla_state state;
-  unsigned pins;            /* commands being enqueued, maps: a freed block with pins is held */
+  unsigned pins; /* commands being enqueued, maps: a freed block with pins is held */
   uint32_t nuses, uses_capacity;
-  cla_use *uses;            /* streams other than the owner's */
+  cla_use *uses; /* streams other than the owner's */
   cla_mapping *maps;
-  cla_block *prev, *next;   /* neighbours in the segment */
+  cla_block *prev, *next;    /* neighbours in the segment */
   cla_block *before, *after; /* in a bin, a quick list, a held list; `after` in the free list of descriptors */
 };
 
-/* ---- Segments -------------------------------------------------------------------------------------- */
+/* ---- Segments ---- */
 
 typedef struct cla_sub {
   size_t offset, size;
-  cl_mem mem;      /* NULL: the place is empty */
+  cl_mem mem;       /* NULL: the place is empty */
   uint64_t used_at; /* pool->sub_clock when it was last asked for */
 } cla_sub;
 
 enum { CLA_MAX_LEVELS = 8 };
 
 struct cla_segment {
-  cla_range range;     /* first: the address map gives it back. owner: the pool */
-  size_t size;         /* sum of its blocks' sizes; a multiple of pool->align */
-  size_t nbytes;       /* of the buffer: size - nbytes < align, never read beyond the request */
-  unsigned stretch;    /* addresses = base + (offset << stretch): 1 leaves a gap after every block, 0 for SVM */
+  cla_range range;  /* first: the address map gives it back. owner: the pool */
+  size_t size;      /* sum of its blocks' sizes; a multiple of pool->align */
+  size_t nbytes;    /* of the buffer: size - nbytes < align, never read beyond the request */
+  unsigned stretch; /* addresses = base + (offset << stretch): 1 leaves a gap after every block, 0 for SVM */
   cl_mem mem;
-  void *svm;           /* SVM memory under mem, or NULL */
-  uint64_t number;     /* ascending in the order they were made */
-  size_t nlive;        /* blocks that are active or held */
-  unsigned pins;       /* sub-buffers in use by enqueues */
-  bool is_bad;         /* the driver could not back it: give it back as soon as it is free */
+  void *svm;       /* SVM memory under mem, or NULL */
+  uint64_t number; /* ascending in the order they were made */
+  size_t nlive;    /* blocks that are active or held */
+  unsigned pins;   /* sub-buffers in use by enqueues */
+  bool is_bad;     /* the driver could not back it: give it back as soon as it is free */
   cla_block *first;
   cla_segment *prev, *next;
-  uint64_t *starts[CLA_MAX_LEVELS]; /* a bit for every align bytes: does a block start there; above it, summaries of 64 */
-  unsigned nlevels;    /* 0: not split yet, first is the only block */
-  cla_sub *subs;       /* open hash of sub_capacity places */
+  uint64_t
+      *starts[CLA_MAX_LEVELS]; /* a bit for every align bytes: does a block start there; above it, summaries of 64 */
+  unsigned nlevels;            /* 0: not split yet, first is the only block */
+  cla_sub *subs;               /* open hash of sub_capacity places */
   size_t nsubs, sub_capacity;
 };
 
-/* ---- Bins: two-level size classes (TLSF) ------------------------------------------------------------ */
+/* ---- Bins: two-level size classes (TLSF) ---- */
 
 enum {
-  CLA_SL_LOG2 = 5,                  /* 32 second-level classes: rounding up misses at most 1/32 */
+  CLA_SL_LOG2 = 5, /* 32 second-level classes: rounding up misses at most 1/32 */
   CLA_SL = 1 << CLA_SL_LOG2,
-  CLA_FL = 65 - CLA_SL_LOG2,        /* first-level classes of a 64-bit number of units */
+  CLA_FL = 65 - CLA_SL_LOG2, /* first-level classes of a 64-bit number of units */
   CLA_CLASSES = CLA_FL * CLA_SL,
   CLA_FIT_LOOK = 32 /* blocks looked at in the request's own class for the smallest that fits */
 };
 
 typedef struct cla_bins {
-  uint64_t fl;          /* bit i: sl[i] != 0 */
-  uint32_t sl[CLA_FL];  /* bit j: heads[i][j] != NULL */
+  uint64_t fl;         /* bit i: sl[i] != 0 */
+  uint32_t sl[CLA_FL]; /* bit j: heads[i][j] != NULL */
   cla_block *heads[CLA_FL][CLA_SL];
 } cla_bins;
 
-/* The class that holds blocks of this many units; < CLA_CLASSES. Below 32 units one size each, above 32 to a power of two. */
+/* The class that holds blocks of this many units; < CLA_CLASSES. Below 32 units one size each, above 32 to a power
+ * of two. */
 static inline unsigned cla__class_of(size_t units) {
   if (units < CLA_SL) return (unsigned)units;
   unsigned log2 = 63u - (unsigned)__builtin_clzll(units);
@@ -113,7 +115,7 @@ void cla__bins_remove(cla_bins *bins, cla_block *b, unsigned align_log2);
 cla_block *cla__bins_fit(const cla_bins *bins, size_t size, size_t most, uint64_t done, unsigned align_log2);
 cla_block *cla__bins_largest(const cla_bins *bins, uint64_t done); /* of the highest class that has one done */
 
-/* ---- Owners: a stream's share of a pool -------------------------------------------------------------- */
+/* ---- Owners: a stream's share of a pool ---- */
 
 enum {
   CLA_QUICK_SLOTS_LOG2 = 6,
@@ -142,7 +144,7 @@ struct cla_owner {
   cla_block *held_first, *held_last;
 };
 
-/* ---- The pool --------------------------------------------------------------------------------------- */
+/* ---- The pool ---- */
 
 typedef struct cla_slab cla_slab;
 
@@ -155,35 +157,35 @@ typedef struct cla_table { /* start address -> block, free ones too; open addres
  * statistics, `frees`, `cached_*` and `largest_free` are not kept but follow from the others (cla__pool_totals). */
 struct cla_pool {
   cla_lock lock;
-  cla_pool *recycled;     /* in the list of closed pools; guarded by that list's lock */
+  cla_pool *recycled; /* in the list of closed pools; guarded by that list's lock */
   atomic_int refs;
   bool is_closed;
-  bool is_default;        /* the device's own: its reference to the device is not counted */
-  cla_device *device;     /* retained; stays set when closed until the struct is recycled */
+  bool is_default;    /* the device's own: its reference to the device is not counted */
+  cla_device *device; /* retained; stays set when closed until the struct is recycled */
   cla_policy policy;
   size_t align, limit;
   unsigned align_log2;
   unsigned flags;
-  size_t growing;         /* bytes of segments being made by threads outside the lock */
-  uint64_t generation;    /* last one given; ascends, distinct across pools */
+  size_t growing;      /* bytes of segments being made by threads outside the lock */
+  uint64_t generation; /* last one given; ascends, distinct across pools */
   uint64_t segment_number, sub_clock;
   cla_stats stats;
-  cla_segment *segments;  /* in the order made, newest first */
-  cla_owner *owners;      /* all, nobody included */
+  cla_segment *segments; /* in the order made, newest first */
+  cla_owner *owners;     /* all, nobody included */
   cla_owner *nobody;
   cla_owner *closed_owners; /* of a closed pool, without their streams: freed with the last reference */
-  cla_owner **by_slot;    /* stream->slot -> owner */
+  cla_owner **by_slot;      /* stream->slot -> owner */
   size_t nslots;
-  size_t nstreams;        /* owners but nobody */
-  size_t nspoiled;        /* segments that are bad */
+  size_t nstreams; /* owners but nobody */
+  size_t nspoiled; /* segments that are bad */
   cla_table blocks;
   uint32_t live_of_class[CLA_CLASSES]; /* live allocations, for sizing segments */
-  cla_block *spare_blocks;     /* descriptors */
+  cla_block *spare_blocks;             /* descriptors */
   cla_segment *spare_segments;
-  cla_slab *slabs;             /* where descriptors come from */
+  cla_slab *slabs; /* where descriptors come from */
 };
 
-/* ---- block.c: descriptors, splitting, merging, lookup ------------------------------------------------ */
+/* ---- block.c: descriptors, splitting, merging, lookup ---- */
 
 cla_block *cla__block_new(cla_pool *p); /* NULL: no host memory */
 void cla__block_drop(cla_pool *p, cla_block *b);
@@ -204,7 +206,7 @@ static inline void *cla__block_address(const cla_block *b) {
 }
 static inline bool cla__is_whole(const cla_block *b) { return b->size == b->segment->size; }
 
-/* ---- owner.c: free blocks of a stream ----------------------------------------------------------------- */
+/* ---- owner.c: free blocks of a stream ---- */
 
 cla_status cla__owner_make(cla_pool *p, cla_stream *s, cla_owner **out);
 static inline cla_status cla__owner_of(cla_pool *p, cla_stream *s, cla_owner **out) { /* made on first use */
@@ -217,9 +219,9 @@ cla_owner *cla__owner_new(cla_pool *p, cla_stream *s);
 void cla__owners_reap(cla_pool *p, cla_owner **chain);
 void cla__owners_release(cla_owner *chain);
 
-void cla__owner_put(cla_owner *o, cla_block *b);   /* a block that has just become free: quick lists or bins */
-void cla__owner_bin(cla_owner *o, cla_block *b);   /* merges with free neighbours, then into the bins */
-void cla__owner_unbin(cla_block *b);               /* out of its owner's bins */
+void cla__owner_put(cla_owner *o, cla_block *b); /* a block that has just become free: quick lists or bins */
+void cla__owner_bin(cla_owner *o, cla_block *b); /* merges with free neighbours, then into the bins */
+void cla__owner_unbin(cla_block *b);             /* out of its owner's bins */
 static inline cla_quick *cla__quick_slot(cla_owner *o, size_t units) {
   return &o->quick[(uint64_t)units * 0x9E3779B97F4A7C15u >> (64 - CLA_QUICK_SLOTS_LOG2)];
 }
@@ -241,7 +243,7 @@ uint64_t cla__owner_done(const cla_owner *o);      /* freed_at up to here means:
 void cla__owner_hold(cla_owner *o, cla_block *b, uint64_t number);
 void cla__owner_unhold(cla_owner *o, cla_block *b);
 
-/* ---- segment.c: memory from and to the driver ---------------------------------------------------------- */
+/* ---- segment.c: memory from and to the driver ---- */
 
 /* A segment for `o`; the caller holds the lock, which is dropped meanwhile. CLA_OK: its one block is in o's bins. */
 cla_status cla__segment_make(cla_pool *p, cla_owner *o, size_t size);
@@ -258,7 +260,7 @@ cla_segment *cla__segment_releasable(cla_pool *p);
  * which is dropped while the driver is called, and has pinned the segment. */
 cla_status cla__segment_mem(cla_pool *p, cla_segment *g, size_t offset, size_t size, cl_mem *out);
 
-/* ---- policy.c: the decisions ----------------------------------------------------------------------------- */
+/* ---- policy.c: the decisions ---- */
 
 /* Block size for a request: never 0, never wraps, never beyond max_alloc for a legal request. */
 cla_status cla__policy_round(const cla_pool *p, size_t nbytes, size_t *out);
@@ -267,7 +269,7 @@ void cla__policy_grow(const cla_pool *p, size_t size, size_t *need, size_t *want
 bool cla__policy_may_split(const cla_pool *p, const cla_block *b, size_t size);
 size_t cla__policy_largest_for(const cla_pool *p, size_t size); /* no block above this goes to such a request */
 
-/* ---- alloc.c, free.c: allocation and free ---------------------------------------------------------------------------- */
+/* ---- alloc.c, free.c: allocation and free * ---- */
 
 /* What one allocation is, for holders that outlive it: stale for ever once generation differs. */
 typedef struct cla_handle {
@@ -281,11 +283,11 @@ typedef struct cla_handle {
 typedef enum cla_stage { CLA_STAGE_COLLECT, CLA_STAGE_OOM } cla_stage;
 typedef bool (*cla_reclaim)(void *arg, cla_stage stage, size_t nbytes);
 
-cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclaim reclaim, void *arg,
-                           cla_handle *out, void **address);
+cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclaim reclaim, void *arg, cla_handle *out,
+                           void **address);
 cla_status cla__pool_free(const cla_handle *h);
 cla_status cla__handle_of(const void *address, cla_handle *out, size_t *offset); /* any interior address */
-cla_status cla__handle_check(const cla_handle *h);  /* CLA_OK, CLA_E_FREED or CLA_E_CLOSED */
+cla_status cla__handle_check(const cla_handle *h); /* CLA_OK, CLA_E_FREED or CLA_E_CLOSED */
 cla_status cla__handle_check_locked(const cla_handle *h);
 cla_status cla__handle_record(const cla_handle *h, cla_stream *s);
 static inline cla_status cla__pool_live(const cla_pool *p) { /* locked by the caller: CLA_OK or CLA_E_CLOSED */
@@ -295,18 +297,18 @@ static inline cla_status cla__pool_live(const cla_pool *p) { /* locked by the ca
 void cla__pool_poll(cla_pool *p);
 /* Moves what is complete to `nobody`, and merges across streams. Holds the lock; asks nobody. */
 void cla__pool_consolidate(cla_pool *p);
-void cla__pool_settle(cla_pool *p, cla_block *b);   /* a held block in no list: waits on, or goes back to its owner */
+void cla__pool_settle(cla_pool *p, cla_block *b); /* a held block in no list: waits on, or goes back to its owner */
 cla_status cla__pool_record(cla_pool *p, cla_block *b, cla_stream *s, uint64_t number); /* use on s; holds the lock */
-void cla__segment_spoil(cla_pool *p, cla_segment *g);     /* the driver could not back it */
+void cla__segment_spoil(cla_pool *p, cla_segment *g); /* the driver could not back it */
 /* Chains what must not be kept: spoiled segments, and free ones of a policy that does not cache. */
 void cla__pool_sweep(cla_pool *p, cla_segment **chain);
 size_t cla__pool_default_limit(const cla_pool *p);
-void cla__pool_unref(cla_pool *p); /* the struct's reference, as opposed to a user's */
+void cla__pool_unref(cla_pool *p);        /* the struct's reference, as opposed to a user's */
 void cla__pool_wait_streams(cla_pool *p); /* those that are not behind a gate of this thread's */
 uint64_t cla__pool_largest(cla_pool *p);  /* bytes of the largest free block; holds the lock */
 cla_stats cla__pool_totals(cla_pool *p);  /* the statistics, complete; holds the lock */
 
-/* ---- transfer.c: commands on allocations ---------------------------------------------------------------------- */
+/* ---- transfer.c: commands on allocations ---- */
 
 /* One allocation taking part in a command: memory that cannot go away before the enqueue returned. */
 typedef struct cla_pin {
@@ -332,7 +334,7 @@ typedef struct cla_order {
   cl_uint nwait; /* at most CLA_MOST_WAITS */
   const cl_event *wait;
   cla_device *wait_device; /* whose events these are; NULL: the stream's */
-  cl_event *out; /* or NULL */
+  cl_event *out;           /* or NULL */
 } cla_order;
 
 cla_status cla__write(const cla_handle *h, size_t offset, const void *from, size_t nbytes, const cla_order *o);
@@ -350,7 +352,8 @@ struct cla_mapping {
   cla_pin pin;
   cla_stream *stream; /* held; the unmap goes there */
 };
-cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s, cla_mapping **out);
+cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
+                    cla_mapping **out);
 cla_status cla__unmap(const cla_handle *h, cla_mapping *m);
 /* The newest map that begins at this address, also of an allocation freed since; NULL: none. */
 cla_mapping *cla__mapping_at(const void *address, cla_handle *h);

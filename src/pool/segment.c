@@ -1,17 +1,17 @@
 /* Segments: memory got from the driver and given back, and the sub-buffers commands use.
  *
- * Assumes that creating a buffer is slow and may fail late: drivers back buffers lazily, so a new segment is migrated to
- * the device and the migration waited for, which shows exhaustion at once (arrayfire#2650). PoCL backs memory at first
- * touch whatever is asked: there the pool's limit is the guard.
+ * Assumes that creating a buffer is slow and may fail late: drivers back buffers lazily, so a new segment is migrated
+ * to the device and the migration waited for, which shows exhaustion at once (arrayfire#2650). PoCL backs memory at
+ * first touch whatever is asked: there the pool's limit is the guard.
  *
- * OpenCL leaves the concurrent use of a buffer and its sub-buffers undefined, so a block that does not fill its segment is
- * used through a sub-buffer in every command. Sub-buffers are made on first use and kept for the next block cut at the same
- * place with the same size. */
+ * OpenCL leaves the concurrent use of a buffer and its sub-buffers undefined, so a block that does not fill its
+ * segment is used through a sub-buffer in every command. Sub-buffers are made on first use and kept for the next
+ * block cut at the same place with the same size. */
 #include <stdlib.h>
 
 #include "pool/count.h"
 
-/* ---- From the driver -------------------------------------------------------------------------------------- */
+/* ---- From the driver ---- */
 
 typedef struct backing {
   cl_mem mem;
@@ -59,7 +59,7 @@ static cla_status backing_make(cla_pool *p, size_t nbytes, backing *out) {
   return status;
 }
 
-/* ---- Into the pool ---------------------------------------------------------------------------------------- */
+/* ---- Into the pool ---- */
 
 static void link_segment(cla_pool *p, cla_segment *g) {
   g->prev = NULL;
@@ -124,7 +124,7 @@ cla_status cla__segment_make(cla_pool *p, cla_owner *o, size_t size) {
   return status;
 }
 
-/* ---- Back to the driver ------------------------------------------------------------------------------------ */
+/* ---- Back to the driver ---- */
 
 cla_segment *cla__segment_releasable(cla_pool *p) {
   cla_block *best = NULL;
@@ -199,7 +199,7 @@ void cla__segments_release(cla_pool *p, cla_segment *chain) {
   cla__unlock(&p->lock);
 }
 
-/* ---- Sub-buffers --------------------------------------------------------------------------------------------- */
+/* ---- Sub-buffers ---- */
 
 enum { SUBS_KEPT = 1024 /* of dead places, a segment: a loop over this many cuts makes no driver call */ };
 

@@ -1,14 +1,14 @@
 /* Commands on allocations: reads, writes, copies, fills and maps, each a real transfer.
  *
- * A command pins what it uses while it is being enqueued, then records itself there: the memory is not reused before it is
- * done, whatever is freed meanwhile. Commands go through a block's sub-buffer (see segment.c); offsets are added in
- * the command, so any byte offset works, but for kernel arguments. */
+ * A command pins what it uses while it is being enqueued, then records itself there: the memory is not reused before
+ * it is done, whatever is freed meanwhile. Commands go through a block's sub-buffer (see segment.c); offsets are
+ * added in the command, so any byte offset works, but for kernel arguments. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "pool/count.h"
 
-/* ---- Pins ---------------------------------------------------------------------------------------------------- */
+/* ---- Pins ---- */
 
 static cla_status check_range(const cla_block *b, size_t offset, size_t nbytes) {
   if (offset <= b->requested && nbytes <= b->requested - offset) return CLA_OK;
@@ -19,8 +19,8 @@ static cla_status check_range(const cla_block *b, size_t offset, size_t nbytes) 
 static cla_status check_alignment(const cla_pool *p, const cla_block *b, size_t offset) {
   size_t align = p->device->info.align_bytes;
   if ((b->offset + offset) % align == 0) return CLA_OK;
-  return cla__error(CLA_E_UNSUPPORTED, "offset %zu is no multiple of %zu, the alignment %s asks of kernel arguments", offset,
-                    align, p->device->info.name);
+  return cla__error(CLA_E_UNSUPPORTED, "offset %zu is no multiple of %zu, the alignment %s asks of kernel arguments",
+                    offset, align, p->device->info.name);
 }
 
 cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_kernel, cla_pin *out) {
@@ -85,7 +85,7 @@ cla_status cla__enqueue_failed(const cla_pin *pin, cla_call call, cl_int code) {
                     cla__call_name(call), cla__cl_name(code), (int)code, requested);
 }
 
-/* ---- Enqueuing ------------------------------------------------------------------------------------------------- */
+/* ---- Enqueuing ---- */
 
 /* `seen`: what is in the queue before the command. */
 static cla_status before(const cla_order *o, uint64_t *seen) {
@@ -163,13 +163,13 @@ static cla_status one_end(const cla_handle *h, size_t offset, const transfer *t,
 
 static cl_int enqueue_write(const cla_order *o, const cla_pin *to, const cla_pin *none, const transfer *t) {
   (void)none;
-  return cla__enqueue_write(o->stream->device->driver, o->stream->queue, to->mem, o->blocking, to->offset, t->nbytes, t->from,
-                            o->nwait, o->wait, o->out);
+  return cla__enqueue_write(o->stream->device->driver, o->stream->queue, to->mem, o->blocking, to->offset, t->nbytes,
+                            t->from, o->nwait, o->wait, o->out);
 }
 static cl_int enqueue_read(const cla_order *o, const cla_pin *from, const cla_pin *none, const transfer *t) {
   (void)none;
-  return cla__enqueue_read(o->stream->device->driver, o->stream->queue, from->mem, o->blocking, from->offset, t->nbytes, t->to,
-                           o->nwait, o->wait, o->out);
+  return cla__enqueue_read(o->stream->device->driver, o->stream->queue, from->mem, o->blocking, from->offset, t->nbytes,
+                           t->to, o->nwait, o->wait, o->out);
 }
 static cl_int enqueue_fill(const cla_order *o, const cla_pin *to, const cla_pin *none, const transfer *t) {
   (void)none;
@@ -196,8 +196,8 @@ cla_status cla__fill(const cla_handle *h, size_t offset, const void *pattern, si
   if (pattern_size == 0 || pattern_size > 16 || (pattern_size & (pattern_size - 1)))
     return cla__error(CLA_E_INVALID, "fill: a pattern of %zu bytes; it must have 1, 2, 4, 8 or 16", pattern_size);
   if (nbytes % pattern_size || offset % pattern_size)
-    return cla__error(CLA_E_INVALID, "fill: %zu bytes at offset %zu are no multiples of the pattern's %zu bytes", nbytes, offset,
-                      pattern_size);
+    return cla__error(CLA_E_INVALID, "fill: %zu bytes at offset %zu are no multiples of the pattern's %zu bytes",
+                      nbytes, offset, pattern_size);
   const transfer t = {.from = pattern, .pattern_size = pattern_size, .nbytes = nbytes};
   /* The driver's fill never blocks: it is waited for here. */
   uint64_t seen;
@@ -209,13 +209,13 @@ cla_status cla__fill(const cla_handle *h, size_t offset, const void *pattern, si
   return cla__stream_wait(o->stream, cla__stream_submitted(o->stream));
 }
 
-/* ---- Copies between allocations ----------------------------------------------------------------------------------- */
+/* ---- Copies between allocations * ---- */
 
 static cla_status copy_on_device(const cla_handle *dst, size_t dst_offset, const cla_handle *src, size_t src_offset,
                                  size_t nbytes, const cla_order *o) {
   if (dst->block == src->block && dst_offset < src_offset + nbytes && src_offset < dst_offset + nbytes && nbytes)
-    return cla__error(CLA_E_INVALID, "copy: %zu bytes at offsets %zu and %zu of one allocation overlap", nbytes, src_offset,
-                      dst_offset);
+    return cla__error(CLA_E_INVALID, "copy: %zu bytes at offsets %zu and %zu of one allocation overlap", nbytes,
+                      src_offset, dst_offset);
   cla_pin to, from;
   cla_status status = check_stream(dst, o);
   if (!status) status = cla__pin(dst, dst_offset, nbytes, false, &to);
@@ -377,9 +377,10 @@ cla_status cla__copy(const cla_handle *dst, size_t dst_offset, const cla_handle 
   return copy_between(dst, dst_offset, src, src_offset, nbytes, source, &order);
 }
 
-/* ---- Maps ----------------------------------------------------------------------------------------------------------- */
+/* ---- Maps * ---- */
 
-cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s, cla_mapping **out) {
+cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
+                    cla_mapping **out) {
   cl_map_flags cl_flags = 0;
   if (flags & CLA_MAP_READ) cl_flags |= CL_MAP_READ;
   if (flags & CLA_MAP_WRITE) cl_flags |= CL_MAP_WRITE;
@@ -403,7 +404,8 @@ cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned 
   *m = (cla_mapping){.offset = offset, .nbytes = nbytes, .pin = pin, .stream = s};
   if (nbytes) {
     cl_int err = CL_SUCCESS;
-    m->host = cla__enqueue_map(s->device->driver, s->queue, pin.mem, CL_TRUE, cl_flags, pin.offset, nbytes, 0, NULL, NULL, &err);
+    m->host = cla__enqueue_map(s->device->driver, s->queue, pin.mem, CL_TRUE, cl_flags, pin.offset, nbytes, 0, NULL,
+                               NULL, &err);
     if (err || !m->host) {
       status = cla__enqueue_failed(&pin, CLA_CALL_enqueue_map, err);
       free(m);
@@ -478,7 +480,7 @@ cla_status cla_unmap(void *address) {
   return m ? cla__unmap(&h, m) : cla__error(CLA_E_INVALID, "unmap: address %p is not mapped", address);
 }
 
-/* ---- Public copies ---------------------------------------------------------------------------------------------------- */
+/* ---- Public copies * ---- */
 
 /* One end of a copy: an allocation, or host memory (pool NULL). A freed or outside address is neither. */
 static cla_status end_of(const void *address, size_t nbytes, cla_handle *h, size_t *offset) {
@@ -539,13 +541,12 @@ cla_status cla_buffer_mem(const void *address, cl_mem *out, size_t *offset) {
   if (!status) status = cla__handle_of(address, &h, &inside);
   if (status) return status;
   cla__lock(&h.pool->lock);
-  bool starts_here = h.block->requested > inside &&
-                     (h.block->offset + inside) % h.pool->device->info.align_bytes == 0;
+  bool starts_here = h.block->requested > inside && (h.block->offset + inside) % h.pool->device->info.align_bytes == 0;
   size_t rest = h.block->requested - inside;
   cla__unlock(&h.pool->lock);
   if (!starts_here && !offset)
-    return cla__error(CLA_E_UNSUPPORTED, "buffer_mem: offset %zu is no multiple of %zu, and no place for it was given", inside,
-                      h.pool->device->info.align_bytes);
+    return cla__error(CLA_E_UNSUPPORTED, "buffer_mem: offset %zu is no multiple of %zu, and no place for it was given",
+                      inside, h.pool->device->info.align_bytes);
   status = starts_here ? cla__pin(&h, inside, rest, true, &pin) : cla__pin(&h, inside, 0, false, &pin);
   if (status) return status;
   *out = pin.mem;

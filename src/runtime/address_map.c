@@ -18,7 +18,7 @@
 enum {
   LARGEST_LOG2 = 44,
   SMALLEST_LOG2 = 34,
-  SLOTS_LOG2 = 23,         /* at most so many slots: a table of 64 MiB, backed where used */
+  SLOTS_LOG2 = 23, /* at most so many slots: a table of 64 MiB, backed where used */
   SMALLEST_SLOT_LOG2 = 16
 };
 
@@ -30,8 +30,8 @@ static struct {
   unsigned log2, slot_log2;
   size_t nslots;
   _Atomic(cla_range *) *slots;
-  size_t cursor;            /* where the next search begins */
-  atomic_uintptr_t issued;  /* end of the part handed out so far */
+  size_t cursor;           /* where the next search begins */
+  atomic_uintptr_t issued; /* end of the part handed out so far */
 } map;
 
 static struct {
@@ -70,13 +70,9 @@ static cla_status make_reservation(void) {
   return CLA_OK;
 }
 
-static cla_range *slot_owner(size_t slot) {
-  return atomic_load_explicit(&map.slots[slot], memory_order_acquire);
-}
+static cla_range *slot_owner(size_t slot) { return atomic_load_explicit(&map.slots[slot], memory_order_acquire); }
 
-static size_t slots_of(const cla_range *r) {
-  return (r->span + ((size_t)1 << map.slot_log2) - 1) >> map.slot_log2;
-}
+static size_t slots_of(const cla_range *r) { return (r->span + ((size_t)1 << map.slot_log2) - 1) >> map.slot_log2; }
 
 /* First run of `need` free slots in [from, to), or `to`. Occupied ranges are jumped over whole. */
 static size_t find_run(size_t need, size_t from, size_t to) {
@@ -106,8 +102,7 @@ cla_status cla__map_reserve(cla_range *r, size_t span) {
   r->span = span;
   r->is_host_memory = false;
   r->base = reservation + (at << map.slot_log2);
-  for (size_t i = 0; i < need; i++)
-    atomic_store_explicit(&map.slots[at + i], r, memory_order_release);
+  for (size_t i = 0; i < need; i++) atomic_store_explicit(&map.slots[at + i], r, memory_order_release);
   map.cursor = at + need < map.nslots ? at + need : 0;
   uintptr_t end = r->base + (need << map.slot_log2);
   if (end > atomic_load(&map.issued)) atomic_store(&map.issued, end);
@@ -163,8 +158,7 @@ void cla__map_remove(cla_range *r) {
     }
   } else {
     size_t at = (r->base - atomic_load(&map.reservation)) >> map.slot_log2, n = slots_of(r);
-    for (size_t i = 0; i < (n ? n : 1); i++)
-      atomic_store_explicit(&map.slots[at + i], NULL, memory_order_release);
+    for (size_t i = 0; i < (n ? n : 1); i++) atomic_store_explicit(&map.slots[at + i], NULL, memory_order_release);
   }
   r->base = 0;
   pthread_mutex_unlock(&map_lock);
@@ -182,8 +176,7 @@ static cla_range *find_other(uintptr_t address) {
 cla_range *cla__map_find(const void *address) {
   uintptr_t reservation = atomic_load_explicit(&map.reservation, memory_order_acquire);
   uintptr_t a = (uintptr_t)address;
-  if (reservation && a - reservation < (uintptr_t)1 << map.log2)
-    return slot_owner((a - reservation) >> map.slot_log2);
+  if (reservation && a - reservation < (uintptr_t)1 << map.log2) return slot_owner((a - reservation) >> map.slot_log2);
   return find_other(a);
 }
 

@@ -11,12 +11,12 @@
 
 #include "runtime/runtime.h"
 
-/* ---- Fork: the driver stays with the parent ------------------------------------------------------- */
+/* ---- Fork: the driver stays with the parent ---- */
 
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static void watch_forks(void) { pthread_atfork(NULL, NULL, cla__forbid_driver); }
 
-/* ---- Registry ------------------------------------------------------------------------------------- */
+/* ---- Registry ---- */
 
 typedef struct entry {
   cl_platform_id platform;
@@ -62,8 +62,8 @@ static bool read_info(const cla_driver *driver, cl_platform_id platform, cl_devi
   text_info(driver, id, CL_DEVICE_VENDOR, out->vendor, sizeof out->vendor);
   text_info(driver, id, CL_DEVICE_VERSION, out->version, sizeof out->version);
   text_info(driver, id, CL_DRIVER_VERSION, out->driver_version, sizeof out->driver_version);
-  if (!platform || cla__get_platform_info(driver, platform, CL_PLATFORM_NAME, sizeof out->platform,
-                                          out->platform, NULL) != CL_SUCCESS)
+  if (!platform || cla__get_platform_info(driver, platform, CL_PLATFORM_NAME, sizeof out->platform, out->platform,
+                                          NULL) != CL_SUCCESS)
     snprintf(out->platform, sizeof out->platform, "none");
   out->global_mem = global_mem;
   out->max_alloc = max_alloc;
@@ -141,7 +141,7 @@ cla_status cla_device_count(size_t *out) {
   return status;
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------- */
+/* ---- Life ---- */
 
 static void device_free(cla_device *d) {
   if (d->pool) d->pool_closer(d->pool);
@@ -255,7 +255,7 @@ cla_status cla_simulate_complete(cla_stream *s, uint64_t ncommands, uint64_t *co
   return CLA_OK;
 }
 
-/* ---- Selection ------------------------------------------------------------------------------------ */
+/* ---- Selection ---- */
 
 static bool contains(const char *text, const char *part) {
   size_t n = strlen(part);
@@ -299,8 +299,8 @@ static cla_status no_such_device(const char *selector) {
   char list[600] = "";
   size_t used = 0;
   for (size_t i = 0; i < registry.count && used < sizeof list; i++) {
-    int n = snprintf(list + used, sizeof list - used, "%s%zu: %s (%s)", i ? "; " : "", i,
-                     registry.entries[i].info.name, registry.entries[i].info.platform);
+    int n = snprintf(list + used, sizeof list - used, "%s%zu: %s (%s)", i ? "; " : "", i, registry.entries[i].info.name,
+                     registry.entries[i].info.platform);
     used += n > 0 ? (size_t)n : 0;
   }
   return cla__error(CLA_E_NO_DEVICE, "no device '%.64s'; there are %s", selector, list);
@@ -329,7 +329,7 @@ cla_status cla_device_open(const char *selector, cla_device **out) {
   return cla_device_open_index(i, out);
 }
 
-/* ---- Current --------------------------------------------------------------------------------------- */
+/* ---- Current ---- */
 
 static _Thread_local cla_guard current; /* retained while active */
 
@@ -390,7 +390,7 @@ void cla_guard_leave(const cla_guard *saved) {
   cla_device_release(left.device);
 }
 
-/* ---- Inspect --------------------------------------------------------------------------------------- */
+/* ---- Inspect ---- */
 
 const cla_device_info *cla_device_get_info(const cla_device *d) { return &d->info; }
 cl_device_id cla_device_id(const cla_device *d) { return d->id; }

@@ -12,20 +12,20 @@ const char *cla_last_error(void) { return last_message; }
 
 const char *cla_status_name(cla_status status) {
   switch (status) {
-    case CLA_OK: return "OK";
-    case CLA_E_INVALID: return "INVALID";
-    case CLA_E_FOREIGN: return "FOREIGN";
-    case CLA_E_FREED: return "FREED";
-    case CLA_E_BOUNDS: return "BOUNDS";
-    case CLA_E_NOMEM: return "NOMEM";
-    case CLA_E_LIMIT: return "LIMIT";
-    case CLA_E_TOO_LARGE: return "TOO_LARGE";
-    case CLA_E_NO_DEVICE: return "NO_DEVICE";
-    case CLA_E_DRIVER: return "DRIVER";
-    case CLA_E_CLOSED: return "CLOSED";
-    case CLA_E_FORKED: return "FORKED";
-    case CLA_E_BUSY: return "BUSY";
-    case CLA_E_UNSUPPORTED: return "UNSUPPORTED";
+  case CLA_OK: return "OK";
+  case CLA_E_INVALID: return "INVALID";
+  case CLA_E_FOREIGN: return "FOREIGN";
+  case CLA_E_FREED: return "FREED";
+  case CLA_E_BOUNDS: return "BOUNDS";
+  case CLA_E_NOMEM: return "NOMEM";
+  case CLA_E_LIMIT: return "LIMIT";
+  case CLA_E_TOO_LARGE: return "TOO_LARGE";
+  case CLA_E_NO_DEVICE: return "NO_DEVICE";
+  case CLA_E_DRIVER: return "DRIVER";
+  case CLA_E_CLOSED: return "CLOSED";
+  case CLA_E_FORKED: return "FORKED";
+  case CLA_E_BUSY: return "BUSY";
+  case CLA_E_UNSUPPORTED: return "UNSUPPORTED";
   }
   return "UNKNOWN";
 }
@@ -42,9 +42,7 @@ cla_status cla__error(cla_status status, const char *format, ...) {
 
 void cla__error_keep(cla_error_memo *memo) { memcpy(memo->text, last_message, sizeof memo->text); }
 
-void cla__error_restore(const cla_error_memo *memo) {
-  memcpy(last_message, memo->text, sizeof last_message);
-}
+void cla__error_restore(const cla_error_memo *memo) { memcpy(last_message, memo->text, sizeof last_message); }
 
 cla_status cla__forked(void) {
   return cla__error(CLA_E_FORKED, "this process was forked after OpenCL was opened; "
@@ -52,8 +50,7 @@ cla_status cla__forked(void) {
 }
 
 bool cla__is_out_of_memory(cl_int code) {
-  return code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES ||
-         code == CL_OUT_OF_HOST_MEMORY;
+  return code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES || code == CL_OUT_OF_HOST_MEMORY;
 }
 
 cla_status cla__driver_error(cla_call call, cl_int code) {
@@ -68,23 +65,53 @@ const char *cla__cl_name(cl_int code) {
     const char *name;
   } names[] = {
 #define ROW(name) {name, #name}
-      ROW(CL_SUCCESS), ROW(CL_DEVICE_NOT_FOUND), ROW(CL_DEVICE_NOT_AVAILABLE),
-      ROW(CL_COMPILER_NOT_AVAILABLE), ROW(CL_MEM_OBJECT_ALLOCATION_FAILURE),
-      ROW(CL_OUT_OF_RESOURCES), ROW(CL_OUT_OF_HOST_MEMORY), ROW(CL_PROFILING_INFO_NOT_AVAILABLE),
-      ROW(CL_MEM_COPY_OVERLAP), ROW(CL_BUILD_PROGRAM_FAILURE), ROW(CL_MAP_FAILURE),
-      ROW(CL_MISALIGNED_SUB_BUFFER_OFFSET), ROW(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
-      ROW(CL_COMPILE_PROGRAM_FAILURE), ROW(CL_LINKER_NOT_AVAILABLE), ROW(CL_LINK_PROGRAM_FAILURE),
-      ROW(CL_KERNEL_ARG_INFO_NOT_AVAILABLE), ROW(CL_INVALID_VALUE), ROW(CL_INVALID_DEVICE_TYPE),
-      ROW(CL_INVALID_PLATFORM), ROW(CL_INVALID_DEVICE), ROW(CL_INVALID_CONTEXT),
-      ROW(CL_INVALID_QUEUE_PROPERTIES), ROW(CL_INVALID_COMMAND_QUEUE), ROW(CL_INVALID_HOST_PTR),
-      ROW(CL_INVALID_MEM_OBJECT), ROW(CL_INVALID_BINARY), ROW(CL_INVALID_BUILD_OPTIONS),
-      ROW(CL_INVALID_PROGRAM), ROW(CL_INVALID_PROGRAM_EXECUTABLE), ROW(CL_INVALID_KERNEL_NAME),
-      ROW(CL_INVALID_KERNEL_DEFINITION), ROW(CL_INVALID_KERNEL), ROW(CL_INVALID_ARG_INDEX),
-      ROW(CL_INVALID_ARG_VALUE), ROW(CL_INVALID_ARG_SIZE), ROW(CL_INVALID_KERNEL_ARGS),
-      ROW(CL_INVALID_WORK_DIMENSION), ROW(CL_INVALID_WORK_GROUP_SIZE),
-      ROW(CL_INVALID_WORK_ITEM_SIZE), ROW(CL_INVALID_GLOBAL_OFFSET), ROW(CL_INVALID_EVENT_WAIT_LIST),
-      ROW(CL_INVALID_EVENT), ROW(CL_INVALID_OPERATION), ROW(CL_INVALID_BUFFER_SIZE),
-      ROW(CL_INVALID_GLOBAL_WORK_SIZE), ROW(CL_INVALID_PROPERTY),
+      ROW(CL_SUCCESS),
+      ROW(CL_DEVICE_NOT_FOUND),
+      ROW(CL_DEVICE_NOT_AVAILABLE),
+      ROW(CL_COMPILER_NOT_AVAILABLE),
+      ROW(CL_MEM_OBJECT_ALLOCATION_FAILURE),
+      ROW(CL_OUT_OF_RESOURCES),
+      ROW(CL_OUT_OF_HOST_MEMORY),
+      ROW(CL_PROFILING_INFO_NOT_AVAILABLE),
+      ROW(CL_MEM_COPY_OVERLAP),
+      ROW(CL_BUILD_PROGRAM_FAILURE),
+      ROW(CL_MAP_FAILURE),
+      ROW(CL_MISALIGNED_SUB_BUFFER_OFFSET),
+      ROW(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
+      ROW(CL_COMPILE_PROGRAM_FAILURE),
+      ROW(CL_LINKER_NOT_AVAILABLE),
+      ROW(CL_LINK_PROGRAM_FAILURE),
+      ROW(CL_KERNEL_ARG_INFO_NOT_AVAILABLE),
+      ROW(CL_INVALID_VALUE),
+      ROW(CL_INVALID_DEVICE_TYPE),
+      ROW(CL_INVALID_PLATFORM),
+      ROW(CL_INVALID_DEVICE),
+      ROW(CL_INVALID_CONTEXT),
+      ROW(CL_INVALID_QUEUE_PROPERTIES),
+      ROW(CL_INVALID_COMMAND_QUEUE),
+      ROW(CL_INVALID_HOST_PTR),
+      ROW(CL_INVALID_MEM_OBJECT),
+      ROW(CL_INVALID_BINARY),
+      ROW(CL_INVALID_BUILD_OPTIONS),
+      ROW(CL_INVALID_PROGRAM),
+      ROW(CL_INVALID_PROGRAM_EXECUTABLE),
+      ROW(CL_INVALID_KERNEL_NAME),
+      ROW(CL_INVALID_KERNEL_DEFINITION),
+      ROW(CL_INVALID_KERNEL),
+      ROW(CL_INVALID_ARG_INDEX),
+      ROW(CL_INVALID_ARG_VALUE),
+      ROW(CL_INVALID_ARG_SIZE),
+      ROW(CL_INVALID_KERNEL_ARGS),
+      ROW(CL_INVALID_WORK_DIMENSION),
+      ROW(CL_INVALID_WORK_GROUP_SIZE),
+      ROW(CL_INVALID_WORK_ITEM_SIZE),
+      ROW(CL_INVALID_GLOBAL_OFFSET),
+      ROW(CL_INVALID_EVENT_WAIT_LIST),
+      ROW(CL_INVALID_EVENT),
+      ROW(CL_INVALID_OPERATION),
+      ROW(CL_INVALID_BUFFER_SIZE),
+      ROW(CL_INVALID_GLOBAL_WORK_SIZE),
+      ROW(CL_INVALID_PROPERTY),
       {-1001, "CL_PLATFORM_NOT_FOUND_KHR"},
 #undef ROW
   };

@@ -11,11 +11,10 @@
 #include "clalloc.h"
 #include "driver/driver.h"
 
-/* ---- error.c ---------------------------------------------------------------------------------- */
+/* ---- error.c ---- */
 
 /* Leaves the message for cla_last_error() and returns the status. */
-cla_status cla__error(cla_status status, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+cla_status cla__error(cla_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* "create_buffer failed: CL_OUT_OF_RESOURCES (-5)"; the status tells a lack of memory from other failures. */
 cla_status cla__driver_error(cla_call call, cl_int code);
 const char *cla__cl_name(cl_int code); /* "CL_OUT_OF_RESOURCES" */
@@ -32,19 +31,19 @@ void cla__error_restore(const cla_error_memo *memo);
 cla_status cla__forked(void);
 static inline cla_status cla__alive(void) { return cla__driver_forbidden() ? cla__forked() : CLA_OK; }
 
-/* ---- address_map.c ---------------------------------------------------------------------------- */
+/* ---- address_map.c ---- */
 
 /* A range of addresses and what it belongs to. Ranges are type-stable: a struct that was once in the map stays
  * a cla_range of the same owner for ever, so that a lookup may race with its removal; whoever found it takes the
  * owner's lock and asks cla__range_holds again. */
 typedef struct cla_range {
-  uintptr_t base;       /* 0: not in the map */
-  size_t span;          /* addresses covered */
-  void *owner;          /* the pool; never changes */
-  bool is_host_memory;  /* SVM or pinned: not cut from the reservation */
+  uintptr_t base;      /* 0: not in the map */
+  size_t span;         /* addresses covered */
+  void *owner;         /* the pool; never changes */
+  bool is_host_memory; /* SVM or pinned: not cut from the reservation */
 } cla_range;
 
-cla_status cla__map_reserve(cla_range *r, size_t span); /* chooses base; base is a multiple of 64 KiB */
+cla_status cla__map_reserve(cla_range *r, size_t span);            /* chooses base; base is a multiple of 64 KiB */
 cla_status cla__map_insert(cla_range *r, void *base, size_t span); /* memory that has an address already */
 void cla__map_remove(cla_range *r);
 cla_range *cla__map_find(const void *address); /* NULL: nobody's */
@@ -54,7 +53,7 @@ static inline bool cla__range_holds(const cla_range *r, const void *address) {
   return r->base != 0 && (uintptr_t)address - r->base < r->span;
 }
 
-/* ---- device.c --------------------------------------------------------------------------------- */
+/* ---- device.c ---- */
 
 struct cla_device {
   atomic_int refs;
@@ -70,17 +69,18 @@ struct cla_device {
   void (*pool_closer)(cla_pool *); /* how to let go of it: pools live above this layer */
 };
 
-/* cla_current, but for device d's sake when it is not NULL: a guard counts only if it is d's, else d's default stream. */
+/* cla_current, but for device d's sake when it is not NULL: a guard counts only if it is d's, else d's default
+ * stream. */
 cla_status cla__current_for(cla_device *d, cla_device **device, cla_stream **stream);
 
-/* ---- stream.c --------------------------------------------------------------------------------- */
+/* ---- stream.c ---- */
 
 enum {
   CLA_MAX_MARKERS = 64 /* markers outstanding a stream: later ones wait, so events stay bounded behind a stuck queue */
 };
 
-/* Every command numbered at most `number` is complete when the event is. Counted, because one thread may ask the driver about
- * a marker that another retires. */
+/* Every command numbered at most `number` is complete when the event is. Counted, because one thread may ask the
+ * driver about a marker that another retires. */
 typedef struct cla_marker {
   atomic_int refs;
   uint64_t number;
@@ -107,13 +107,13 @@ struct cla_stream {
   atomic_int user_refs; /* handles outside the library; 0: closed, pools let go when its commands are done */
   cla_device *device;   /* retained while user_refs > 0: pools that hold on longer hold the device or end with it */
   cl_command_queue queue;
-  uint64_t id;          /* 1 is the first stream of a device; never reused */
-  size_t slot;          /* small index for tables; reused after the last reference is gone */
-  bool is_own;          /* one of the device's own two */
+  uint64_t id; /* 1 is the first stream of a device; never reused */
+  size_t slot; /* small index for tables; reused after the last reference is gone */
+  bool is_own; /* one of the device's own two */
   atomic_uint_fast64_t submitted, completed;
   atomic_uint_fast64_t wanted; /* a number somebody waits for: the next command is preceded by a marker */
   atomic_size_t deferred_count;
-  pthread_mutex_t lock; /* guards the rest */
+  pthread_mutex_t lock;                 /* guards the rest */
   cla_marker *markers[CLA_MAX_MARKERS]; /* a ring, by ascending number */
   size_t first_marker, marker_count;
   bool is_marking; /* a thread is enqueuing a marker */
@@ -153,19 +153,19 @@ bool cla__stream_would_hang(cla_stream *s, uint64_t number); /* behind a gate th
 void cla__stream_inherit_gates(cla_stream *s, cla_stream *other, uint64_t number);
 void cla__stream_note_gate(cla_stream *s, cla_gate *gate);
 cla_status cla__stream_create(cla_device *d, bool is_own, cla_stream **out);
-void cla__stream_hold(cla_stream *s);  /* a pool's reference */
+void cla__stream_hold(cla_stream *s); /* a pool's reference */
 void cla__stream_unhold(cla_stream *s);
 static inline bool cla__stream_closed(cla_stream *s) {
   return atomic_load_explicit(&s->user_refs, memory_order_acquire) == 0;
 }
 void cla__stream_end_own(cla_stream *s); /* the device's own stream, when the device ends */
 
-/* ---- gate.c ----------------------------------------------------------------------------------- */
+/* ---- gate.c ---- */
 
 struct cla_gate {
-  atomic_int refs;     /* the user's handle and the streams that noted it */
-  cla_device *device;  /* retained by the handle, not by the notes: valid while not open */
-  cl_event event;      /* likewise */
+  atomic_int refs;    /* the user's handle and the streams that noted it */
+  cla_device *device; /* retained by the handle, not by the notes: valid while not open */
+  cl_event event;     /* likewise */
   atomic_bool is_open;
   atomic_bool is_exclusive; /* only `thread` opens it */
   pthread_t thread;         /* that made it */

@@ -13,7 +13,7 @@
 
 #include "runtime/runtime.h"
 
-/* ---- Slots: small indices for tables, process-wide --------------------------------------------- */
+/* ---- Slots: small indices for tables, process-wide ---- */
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -45,7 +45,7 @@ static void slot_give(size_t slot) {
   pthread_mutex_unlock(&slots_lock);
 }
 
-/* ---- Numbers and markers ------------------------------------------------------------------------- */
+/* ---- Numbers and markers ---- */
 
 static cla_marker *ring_at(const cla_stream *s, size_t i) {
   return s->markers[(s->first_marker + i) % CLA_MAX_MARKERS];
@@ -81,7 +81,8 @@ static cla_status marker_new(cla_stream *s, cla_marker **out) {
 
 static void raise_completed(cla_stream *s, uint64_t number) {
   uint64_t known = atomic_load(&s->completed);
-  while (known < number && !atomic_compare_exchange_weak(&s->completed, &known, number)) {}
+  while (known < number && !atomic_compare_exchange_weak(&s->completed, &known, number)) {
+  }
 }
 
 void cla__stream_reached(cla_stream *s, uint64_t number) { raise_completed(s, number); }
@@ -205,8 +206,7 @@ void cla__stream_before(cla_stream *s) {
 uint64_t cla__stream_after(cla_stream *s) {
   uint64_t number = atomic_fetch_add_explicit(&s->submitted, 1, memory_order_acq_rel) + 1;
   /* Deferred work is looked at now and then, so that a script that never waits does not pile it up. */
-  if (number % 32 == 0 && atomic_load_explicit(&s->deferred_count, memory_order_relaxed))
-    cla__stream_poll(s, number);
+  if (number % 32 == 0 && atomic_load_explicit(&s->deferred_count, memory_order_relaxed)) cla__stream_poll(s, number);
   return number;
 }
 
@@ -239,7 +239,7 @@ cla_status cla__stream_defer(cla_stream *s, uint64_t number, void (*run)(void *)
   return CLA_OK;
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------- */
+/* ---- Life ---- */
 
 static cla_status stream_new(cla_device *d, cl_command_queue queue, bool is_own, cla_stream **out) {
   static atomic_uint_fast64_t next_id = 1;
@@ -286,17 +286,14 @@ cla_status cla_stream_wrap(cla_device *d, cl_command_queue q, cla_stream **out) 
   cl_context context = NULL;
   cl_command_queue_properties properties = 0;
   cl_int err = cla__get_queue_info(d->driver, q, CL_QUEUE_CONTEXT, sizeof context, &context, NULL);
-  if (!err)
-    err = cla__get_queue_info(d->driver, q, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
+  if (!err) err = cla__get_queue_info(d->driver, q, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
   if (err) return cla__driver_error(CLA_CALL_get_queue_info, err);
   if (context != d->context)
-    return cla__error(CLA_E_INVALID, "stream_wrap: the queue belongs to another context than %s's",
-                      d->info.name);
+    return cla__error(CLA_E_INVALID, "stream_wrap: the queue belongs to another context than %s's", d->info.name);
   if (properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE)
     return cla__error(CLA_E_UNSUPPORTED, "stream_wrap: an out-of-order queue is no timeline");
   /* Retained: the owner may release his queue while blocks still wait for it (pytorch#66941). */
-  if ((err = cla__retain_queue(d->driver, q)) != CL_SUCCESS)
-    return cla__driver_error(CLA_CALL_retain_queue, err);
+  if ((err = cla__retain_queue(d->driver, q)) != CL_SUCCESS) return cla__driver_error(CLA_CALL_retain_queue, err);
   status = stream_new(d, q, false, out);
   if (status) {
     cla__release_queue(d->driver, q);
@@ -308,8 +305,7 @@ cla_status cla_stream_wrap(cla_device *d, cl_command_queue q, cla_stream **out) 
 }
 
 static bool only_we_open(cla_gate *g) {
-  return !atomic_load(&g->is_open) && atomic_load(&g->is_exclusive) &&
-         pthread_equal(g->thread, pthread_self());
+  return !atomic_load(&g->is_open) && atomic_load(&g->is_exclusive) && pthread_equal(g->thread, pthread_self());
 }
 
 static void stream_free(cla_stream *s) {
@@ -367,7 +363,7 @@ void cla__stream_end_own(cla_stream *s) {
   cla__stream_unhold(s);
 }
 
-/* ---- Gates that hold a stream --------------------------------------------------------------------- */
+/* ---- Gates that hold a stream ---- */
 
 static void note_gate(cla_stream *s, cla_gate *gate, uint64_t number) {
   pthread_mutex_lock(&s->lock);
@@ -427,7 +423,7 @@ bool cla__stream_would_hang(cla_stream *s, uint64_t number) {
   return hangs;
 }
 
-/* ---- Public -------------------------------------------------------------------------------------- */
+/* ---- Public ---- */
 
 cla_status cla_stream_submitted(cla_stream *s) {
   cla_status status = cla__alive();
