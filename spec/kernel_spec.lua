@@ -222,6 +222,36 @@ describe("a kernel", function()
       assert.same({ 3, 6 }, values(y, "f"))
     end)
 
+    it("takes its arguments by their numbers, in whatever order the table has them", function()
+      local y <close> = filled(dev, "f", { 1 })
+      local launch = { size = 1 }
+      launch[3], launch[2], launch[1] = y, y, 2
+      assert(saxpy(launch))
+      assert.same({ 3 }, values(y, "f"))
+    end)
+
+    it("is not disturbed by launches of itself from a finalizer or a metamethod", function()
+      local x <close> = filled(dev, "f", { 1 })
+      local y <close> = filled(dev, "f", { 0 })
+      local other <close> = filled(dev, "f", { 0 })
+      local function disturb() assert(saxpy { 100, other, other, size = 1 }):close() end
+      local first <close> = assert(saxpy { 1, x, y, size = 1 })
+      local list = setmetatable({}, {
+        __len = function() return 1 end,
+        __index = function()
+          disturb()
+          return first
+        end,
+      })
+      assert(saxpy { 1, x, y, size = 1, wait = list })
+      for _ = 1, 1000 do
+        setmetatable({}, { __gc = disturb })
+        assert(saxpy { 1, x, y, size = 1 })
+      end
+      assert.same({ 1002 }, values(y, "f"))
+      collectgarbage()
+    end)
+
     it("sends the arguments of each launch, also those that did not change", function()
       local x <close> = filled(dev, "f", { 1 })
       local y <close> = filled(dev, "f", { 0 })
@@ -470,6 +500,7 @@ describe("a kernel", function()
       assert.matches("saxpy: size: .*expected, got string", sized "16")
       assert.matches("saxpy: size: a list of 1 to 3 numbers expected, got 4", sized { 1, 2, 3, 4 })
       assert.matches("saxpy: size: a list of 1 to 3 numbers expected, got 0", sized {})
+      assert.matches("saxpy: size: 4294967296 x 4294967296 work-items", sized { 1 << 32, 1 << 32 }, 1, true)
     end)
 
     it("groups that do not go with the size", function()

@@ -16,8 +16,7 @@ int cla_lua_argerror(lua_State *L, const lua_kernel *k, unsigned i, const char *
   const char *message = lua_pushvfstring(L, format, args);
   va_end(args);
   const cla_arg *a = &k->args[i];
-  return luaL_error(L, "%s: argument %d '%s' (%s): %s", k->name, (int)i + 1, a->name, a->declared,
-                    message);
+  return luaL_error(L, "%s: argument %d '%s' (%s): %s", k->name, (int)i + 1, a->name, a->declared, message);
 }
 
 const char *cla_lua_pushgiven(lua_State *L, int index) {
@@ -31,12 +30,10 @@ const char *cla_lua_pushgiven(lua_State *L, int index) {
 }
 
 /* "argument 1 'v' (float4): element 2: number expected, got string"; element 0: of a scalar. */
-static int refuse(lua_State *L, const lua_kernel *k, unsigned i, unsigned element, int index,
-                  const char *expected) {
+static int refuse(lua_State *L, const lua_kernel *k, unsigned i, unsigned element, int index, const char *expected) {
   const char *given = cla_lua_pushgiven(L, index);
   if (!element) return cla_lua_argerror(L, k, i, "%s expected, got %s", expected, given);
-  return cla_lua_argerror(L, k, i, "element %d: %s expected, got %s", (int)element, expected,
-                          given);
+  return cla_lua_argerror(L, k, i, "element %d: %s expected, got %s", (int)element, expected, given);
 }
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
@@ -56,11 +53,7 @@ static uint16_t half_of(double v) {
 static void put_float(size_t width, double v, unsigned char *out) {
   const float f = (float)v;
   const uint16_t h = width == 2 ? half_of(v) : 0;
-  memcpy(out,
-         width == 2   ? (const void *)&h
-         : width == 4 ? (const void *)&f
-                      : (const void *)&v,
-         width);
+  memcpy(out, width == 2 ? (const void *)&h : width == 4 ? (const void *)&f : (const void *)&v, width);
 }
 
 static int out_of_range(lua_State *L, const lua_kernel *k, unsigned i, unsigned element) {
@@ -68,8 +61,7 @@ static int out_of_range(lua_State *L, const lua_kernel *k, unsigned i, unsigned 
   const int index = lua_gettop(L);
   const bool is_signed = a->kind == CLA_ARG_INT;
   if (a->element == 8 && !is_signed)
-    return refuse(L, k, i, element, index,
-                  "0 to 2^64-1 (from 2^63 on as a float, or as string.pack('I8', v))");
+    return refuse(L, k, i, element, index, "0 to 2^64-1 (from 2^63 on as a float, or as string.pack('I8', v))");
   const unsigned bits = 8 * (unsigned)a->element - is_signed;
   const lua_Integer most = bits == 63 ? LUA_MAXINTEGER : ((lua_Integer)1 << bits) - 1;
   const char *range = lua_pushfstring(L, "%I to %I", is_signed ? -most - 1 : 0, most);
@@ -83,8 +75,7 @@ static bool fits(lua_Integer v, bool is_signed, size_t width) {
 }
 
 /* The integer at the top. */
-static void put_integer(lua_State *L, const lua_kernel *k, unsigned i, unsigned element,
-                        unsigned char *out) {
+static void put_integer(lua_State *L, const lua_kernel *k, unsigned i, unsigned element, unsigned char *out) {
   const size_t width = k->args[i].element;
   const bool is_signed = k->args[i].kind == CLA_ARG_INT;
   int is_integer = 0;
@@ -105,8 +96,7 @@ static void put_integer(lua_State *L, const lua_kernel *k, unsigned i, unsigned 
 }
 
 /* The number at the top. */
-static void put_number(lua_State *L, const lua_kernel *k, unsigned i, unsigned element,
-                       unsigned char *out) {
+static void put_number(lua_State *L, const lua_kernel *k, unsigned i, unsigned element, unsigned char *out) {
   if (lua_type(L, -1) != LUA_TNUMBER) refuse(L, k, i, element, -1, "number");
   if (k->args[i].kind == CLA_ARG_FLOAT) put_float(k->args[i].element, lua_tonumber(L, -1), out);
   else put_integer(L, k, i, element, out);
@@ -127,8 +117,7 @@ static void take_bytes(lua_State *L, lua_kernel *k, unsigned i, unsigned char *v
   size_t n = 0;
   const char *bytes = lua_tolstring(L, -1, &n);
   if (n != a->nbytes && n != a->lanes * a->element)
-    cla_lua_argerror(L, k, i, "a string of %d bytes expected, got %I", (int)a->nbytes,
-                     (lua_Integer)n);
+    cla_lua_argerror(L, k, i, "a string of %d bytes expected, got %I", (int)a->nbytes, (lua_Integer)n);
   memcpy(value, bytes, n);
   take_value(a, value);
 }
@@ -136,8 +125,7 @@ static void take_bytes(lua_State *L, lua_kernel *k, unsigned i, unsigned char *v
 static void take_scalar(lua_State *L, lua_kernel *k, unsigned i) {
   cla_arg *a = &k->args[i];
   unsigned char value[8] = {0};
-  if (a->kind == CLA_ARG_UINT && a->element == 8 && lua_type(L, -1) == LUA_TSTRING &&
-      lua_rawlen(L, -1) == 8) {
+  if (a->kind == CLA_ARG_UINT && a->element == 8 && lua_type(L, -1) == LUA_TSTRING && lua_rawlen(L, -1) == 8) {
     take_bytes(L, k, i, value);
     return;
   }
@@ -161,8 +149,7 @@ static void take_vector(lua_State *L, lua_kernel *k, unsigned i) {
     refuse(L, k, i, 0, index, lua_pushfstring(L, "list of %d numbers", (int)a->lanes));
   }
   if (lua_rawlen(L, -1) != a->lanes)
-    cla_lua_argerror(L, k, i, "%d numbers expected, got %I", (int)a->lanes,
-                     (lua_Integer)lua_rawlen(L, -1));
+    cla_lua_argerror(L, k, i, "%d numbers expected, got %I", (int)a->lanes, (lua_Integer)lua_rawlen(L, -1));
   for (unsigned n = 0; n < a->lanes; n++) {
     lua_rawgeti(L, -1, (lua_Integer)n + 1);
     put_number(L, k, i, n + 1, value + n * a->element);
@@ -230,12 +217,9 @@ void cla_lua_argument(lua_State *L, lua_kernel *k, unsigned i) {
       refuse(L, k, i, 0, -1, "a string with its bytes (string.pack)");
     a->bytes = lua_tolstring(L, -1, &a->bytes_size);
     if (a->nbytes && a->bytes_size != a->nbytes)
-      cla_lua_argerror(L, k, i, "a string of %d bytes expected, got %I", (int)a->nbytes,
-                       (lua_Integer)a->bytes_size);
+      cla_lua_argerror(L, k, i, "a string of %d bytes expected, got %I", (int)a->nbytes, (lua_Integer)a->bytes_size);
     break;
-  case CLA_ARG_UNSUPPORTED:
-    cla_lua_argerror(L, k, i, "images, samplers, pipes and queues are not supported");
-    break;
+  case CLA_ARG_UNSUPPORTED: cla_lua_argerror(L, k, i, "images, samplers, pipes and queues are not supported"); break;
   default:
     if (a->lanes > 1) take_vector(L, k, i);
     else take_scalar(L, k, i);

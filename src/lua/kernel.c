@@ -69,9 +69,8 @@ void cla_lua_newkernel(lua_State *L, int program, const char *name) {
   p->kernels = k;
   cla_status status = cla_lua_signature(L, k);
   if (!status) {
-    err = cla__get_kernel_group_info(driver_of(k), k->kernel, p->device->id,
-                                     CL_KERNEL_WORK_GROUP_SIZE, sizeof k->max_group, &k->max_group,
-                                     NULL);
+    err = cla__get_kernel_group_info(driver_of(k), k->kernel, p->device->id, CL_KERNEL_WORK_GROUP_SIZE,
+                                     sizeof k->max_group, &k->max_group, NULL);
     if (err) status = cla__driver_error(CLA_CALL_get_kernel_group_info, err);
   }
   if (!status) {
@@ -97,8 +96,8 @@ static size_t range_number(lua_State *L, const lua_kernel *k, const char *option
   int is_integer = 0;
   const lua_Integer n = lua_type(L, -1) == LUA_TNUMBER ? lua_tointegerx(L, -1, &is_integer) : 0;
   if (!is_integer || n < 0)
-    luaL_error(L, "%s: %s: a number of work-items or a list of 1 to 3 expected, got %s", k->name,
-               option, cla_lua_pushgiven(L, -1));
+    luaL_error(L, "%s: %s: a number of work-items or a list of 1 to 3 expected, got %s", k->name, option,
+               cla_lua_pushgiven(L, -1));
   return (size_t)n;
 }
 
@@ -110,8 +109,7 @@ static cl_uint read_range(lua_State *L, const lua_kernel *k, const char *option,
   }
   const size_t n = lua_rawlen(L, -1);
   if (n < 1 || n > 3)
-    luaL_error(L, "%s: %s: a list of 1 to 3 numbers expected, got %I", k->name, option,
-               (lua_Integer)n);
+    luaL_error(L, "%s: %s: a list of 1 to 3 numbers expected, got %I", k->name, option, (lua_Integer)n);
   for (size_t i = 0; i < n; i++) {
     lua_rawgeti(L, -1, (lua_Integer)i + 1);
     out[i] = range_number(L, k, option);
@@ -141,20 +139,16 @@ static void check_group(lua_State *L, const lua_kernel *k, const launch *w) {
   for (cl_uint i = 0; i < w->dims; i++)
     if (!w->group[i]) luaL_error(L, "%s: group: 0 work-items in dimension %d", k->name, (int)i + 1);
   if (product(w->group, w->dims, k->max_group) == SIZE_MAX)
-    luaL_error(L, "%s: group of %s work-items, at most %I fit on %s", k->name,
-               push_range(L, w->group, w->dims), (lua_Integer)k->max_group,
-               k->program->device->info.name);
+    luaL_error(L, "%s: group of %s work-items, at most %I fit on %s", k->name, push_range(L, w->group, w->dims),
+               (lua_Integer)k->max_group, k->program->device->info.name);
 }
 
 static void check_range(lua_State *L, const lua_kernel *k, launch *w) {
-  if (!w->dims)
-    luaL_error(L, "%s: size expected: the number of work-items, as in {..., size = n}", k->name);
+  if (!w->dims) luaL_error(L, "%s: size expected: the number of work-items, as in {..., size = n}", k->name);
   if (w->group_dims && w->group_dims != w->dims)
-    luaL_error(L, "%s: group has %d dimensions, size has %d", k->name, (int)w->group_dims,
-               (int)w->dims);
+    luaL_error(L, "%s: group has %d dimensions, size has %d", k->name, (int)w->group_dims, (int)w->dims);
   if (w->offset_dims && w->offset_dims != w->dims)
-    luaL_error(L, "%s: offset has %d dimensions, size has %d", k->name, (int)w->offset_dims,
-               (int)w->dims);
+    luaL_error(L, "%s: offset has %d dimensions, size has %d", k->name, (int)w->offset_dims, (int)w->dims);
   if (w->group_dims) check_group(L, k, w);
   for (cl_uint i = 0; i < w->dims; i++) w->is_empty = w->is_empty || w->size[i] == 0;
   if (!w->is_empty && product(w->size, w->dims, LUA_MAXINTEGER) == SIZE_MAX)
@@ -172,8 +166,8 @@ static int count_error(lua_State *L, const lua_kernel *k, lua_Integer given) {
   }
   if (k->nargs) luaL_addchar(&b, ')');
   luaL_pushresult(&b);
-  return luaL_error(L, "%s: %d argument%s expected%s, got %I", k->name, (int)k->nargs,
-                    k->nargs == 1 ? "" : "s", lua_tostring(L, -1), given);
+  return luaL_error(L, "%s: %d argument%s expected%s, got %I", k->name, (int)k->nargs, k->nargs == 1 ? "" : "s",
+                    lua_tostring(L, -1), given);
 }
 
 /* The list part is not 1 to nargs: says whether arguments are missing, too many, or nil in the middle. */
@@ -184,8 +178,7 @@ static int list_error(lua_State *L, const lua_kernel *k) {
   for (lua_Integer i = 1; i <= last && i <= k->nargs; i++)
     if (lua_rawgeti(L, 2, i) == LUA_TNIL)
       return cla_lua_argerror(L, k, (unsigned)i - 1, "got nil%s",
-                              k->args[i - 1].kind == CLA_ARG_BUFFER ? " (false is the null pointer)"
-                                                                    : "");
+                              k->args[i - 1].kind == CLA_ARG_BUFFER ? " (false is the null pointer)" : "");
     else lua_pop(L, 1);
   return count_error(L, k, last);
 }
@@ -195,8 +188,8 @@ static cla_stream *read_stream(lua_State *L, const lua_kernel *k) {
   if (!s) luaL_error(L, "%s: stream: a stream expected, got %s", k->name, cla_lua_pushgiven(L, -1));
   else if (!s->stream) luaL_error(L, "%s: stream: attempt to use a closed stream", k->name);
   else if (s->stream->device != k->program->device)
-    luaL_error(L, "%s: stream: it belongs to %s, the kernel to %s", k->name,
-               s->stream->device->info.name, k->program->device->info.name);
+    luaL_error(L, "%s: stream: it belongs to %s, the kernel to %s", k->name, s->stream->device->info.name,
+               k->program->device->info.name);
   else return s->stream;
   return NULL;
 }
@@ -247,8 +240,8 @@ static void unpin(lua_kernel *k, unsigned npins, cla_stream *s, uint64_t number)
 
 /* Puts the kernel and the argument before the message of what just failed. */
 static cla_status blame(const lua_kernel *k, unsigned i, cla_status status) {
-  return cla__error(status, "%s: argument %u '%s' (%s): %s", k->name, i + 1, k->args[i].name,
-                    k->args[i].declared, cla_last_error());
+  return cla__error(status, "%s: argument %u '%s' (%s): %s", k->name, i + 1, k->args[i].name, k->args[i].declared,
+                    cla_last_error());
 }
 
 static cla_status pin_all(lua_kernel *k, unsigned *npins) {
@@ -258,8 +251,7 @@ static cla_status pin_all(lua_kernel *k, unsigned *npins) {
     if (a->kind != CLA_ARG_BUFFER || !a->view) continue;
     /* An empty view has no byte to begin at: the allocation stands in for it. */
     const size_t offset = a->view->nbytes ? a->view->offset : 0;
-    const cla_status status =
-        cla__pin(&a->view->handle, offset, a->view->nbytes, true, &k->pins[*npins]);
+    const cla_status status = cla__pin(&a->view->handle, offset, a->view->nbytes, true, &k->pins[*npins]);
     if (status) return blame(k, i, status);
     (*npins)++;
   }
@@ -284,8 +276,7 @@ static cla_status set_all(lua_kernel *k) {
     size_t size = a->nbytes;
     const void *value = a->value;
     cl_mem none = NULL;
-    if (a->kind == CLA_ARG_BUFFER)
-      size = sizeof(cl_mem), value = a->view ? &k->pins[pin++].mem : &none;
+    if (a->kind == CLA_ARG_BUFFER) size = sizeof(cl_mem), value = a->view ? &k->pins[pin++].mem : &none;
     else if (a->kind == CLA_ARG_LOCAL) size = a->local_nbytes, value = NULL;
     else if (a->kind == CLA_ARG_BYTES) size = a->bytes_size, value = a->bytes;
     const cl_int err = cla__set_kernel_arg(driver_of(k), k->kernel, i, size, value);
@@ -300,8 +291,8 @@ static cla_status set_all(lua_kernel *k) {
 /* What a range or an argument that the kernel cannot take looks like from outside. */
 static bool is_misuse(cl_int code) {
   return code == CL_INVALID_WORK_GROUP_SIZE || code == CL_INVALID_WORK_ITEM_SIZE ||
-         code == CL_INVALID_GLOBAL_WORK_SIZE || code == CL_INVALID_GLOBAL_OFFSET ||
-         code == CL_INVALID_KERNEL_ARGS || code == CL_INVALID_ARG_SIZE;
+         code == CL_INVALID_GLOBAL_WORK_SIZE || code == CL_INVALID_GLOBAL_OFFSET || code == CL_INVALID_KERNEL_ARGS ||
+         code == CL_INVALID_ARG_SIZE;
 }
 
 static const cla_pin *largest(const lua_kernel *k, unsigned npins) {
@@ -313,37 +304,32 @@ static const cla_pin *largest(const lua_kernel *k, unsigned npins) {
 
 static cla_status launch_error(const lua_kernel *k, const launch *w, unsigned npins, cl_int code) {
   if (w->is_empty) return cla__driver_error(CLA_CALL_enqueue_marker, code);
-  const cla_status status =
-      npins ? cla__enqueue_failed(largest(k, npins), CLA_CALL_enqueue_kernel, code)
-            : cla__driver_error(CLA_CALL_enqueue_kernel, code);
+  const cla_status status = npins ? cla__enqueue_failed(largest(k, npins), CLA_CALL_enqueue_kernel, code)
+                                  : cla__driver_error(CLA_CALL_enqueue_kernel, code);
   if (!is_misuse(code)) return cla__error(status, "%s: %s", k->name, cla_last_error());
   size_t wanted[3] = {0}; /* by an attribute of the kernel's */
   char must[96] = "";
-  cla__get_kernel_group_info(driver_of(k), k->kernel, k->program->device->id,
-                             CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof wanted, wanted, NULL);
+  cla__get_kernel_group_info(driver_of(k), k->kernel, k->program->device->id, CL_KERNEL_COMPILE_WORK_GROUP_SIZE,
+                             sizeof wanted, wanted, NULL);
   if (wanted[0])
-    snprintf(must, sizeof must, "; its source asks for groups of %zu x %zu x %zu", wanted[0],
-             wanted[1], wanted[2]);
-  return cla__error(
-      CLA_E_INVALID,
-      "%s: %s: size %zu x %zu x %zu, group %zu x %zu x %zu (0: the driver's choice), at most %zu "
-      "work-items in a group%s",
-      k->name, cla_last_error(), w->size[0], w->dims > 1 ? w->size[1] : 1,
-      w->dims > 2 ? w->size[2] : 1, w->group[0], w->group[1], w->group[2], k->max_group, must);
+    snprintf(must, sizeof must, "; its source asks for groups of %zu x %zu x %zu", wanted[0], wanted[1], wanted[2]);
+  return cla__error(CLA_E_INVALID,
+                    "%s: %s: size %zu x %zu x %zu, group %zu x %zu x %zu (0: the driver's choice), at most %zu "
+                    "work-items in a group%s",
+                    k->name, cla_last_error(), w->size[0], w->dims > 1 ? w->size[1] : 1, w->dims > 2 ? w->size[2] : 1,
+                    w->group[0], w->group[1], w->group[2], k->max_group, must);
 }
 
 /* Pins are taken, arguments set: on to the stream. */
-static cla_status enqueue(lua_kernel *k, const launch *w, const cla_order *o, unsigned npins,
-                          cl_event *event) {
+static cla_status enqueue(lua_kernel *k, const launch *w, const cla_order *o, unsigned npins, cl_event *event) {
   const cla_driver *driver = driver_of(k);
   cl_command_queue queue = o->stream->queue;
   const cl_event *wait = o->nwait ? o->wait : NULL;
   cla__stream_before(o->stream);
-  const cl_int err =
-      w->is_empty ? cla__enqueue_marker(driver, queue, o->nwait, wait, event)
-                  : cla__enqueue_kernel(driver, queue, k->kernel, w->dims,
-                                        w->offset_dims ? w->offset : NULL, w->size,
-                                        w->group_dims ? w->group : NULL, o->nwait, wait, event);
+  const cl_int err = w->is_empty
+                         ? cla__enqueue_marker(driver, queue, o->nwait, wait, event)
+                         : cla__enqueue_kernel(driver, queue, k->kernel, w->dims, w->offset_dims ? w->offset : NULL,
+                                               w->size, w->group_dims ? w->group : NULL, o->nwait, wait, event);
   return err ? launch_error(k, w, npins, err) : CLA_OK;
 }
 
@@ -378,8 +364,8 @@ static void read_wait(lua_State *L, lua_kernel *k, launch *w, lua_command *c) {
 static int kernel_call(lua_State *L) {
   lua_kernel *k = check_kernel(L, 1);
   if (lua_type(L, 2) != LUA_TTABLE)
-    return luaL_error(L, "%s: a table of arguments expected, as in {..., size = n}, got %s",
-                      k->name, cla_lua_pushgiven(L, 2));
+    return luaL_error(L, "%s: a table of arguments expected, as in {..., size = n}, got %s", k->name,
+                      cla_lua_pushgiven(L, 2));
   lua_settop(L, 2);
   lua_event *event = cla_lua_newevent(L); /* may collect garbage: before all else */
   cla_lua_checkopen(L, 1, k->kernel, "kernel");
@@ -391,7 +377,8 @@ static int kernel_call(lua_State *L) {
   if (!w.stream) c.order.stream = cla_lua_currentstream(L, k->program->device);
   if (w.has_wait) read_wait(L, k, &w, &c);
   const cla_status status = run(k, &w, &c.order, event);
-  if (status) return cla_lua_fail(L, status);
+  if (status == CLA_E_NOMEM || status == CLA_E_DRIVER) return cla_lua_pushfail(L, status);
+  if (status) return luaL_error(L, "%s", cla_last_error()); /* it begins with the kernel's name */
   lua_settop(L, 3);
   return 1;
 }
@@ -416,8 +403,8 @@ static int kernel_max_group(lua_State *L) {
 static int push_group_info(lua_State *L, cl_kernel_work_group_info what) {
   const lua_kernel *k = check_kernel(L, 1);
   uint64_t n = 0; /* size_t or cl_ulong: the same here */
-  const cl_int err = cla__get_kernel_group_info(driver_of(k), k->kernel, k->program->device->id,
-                                                what, sizeof n, &n, NULL);
+  const cl_int err =
+      cla__get_kernel_group_info(driver_of(k), k->kernel, k->program->device->id, what, sizeof n, &n, NULL);
   if (err) {
     cla__driver_error(CLA_CALL_get_kernel_group_info, err);
     return luaL_error(L, "kernel %s: %s", k->name, cla_last_error());

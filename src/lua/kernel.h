@@ -1,4 +1,4 @@
-/* What program.c, kernel.c, signature.c and argument.c share: programs, kernels and their parameters.
+/* What program.c, kernel.c, signature.c, typedefs.c and argument.c share: programs, kernels, parameters.
  *
  * A program lists its open kernels, and closes them before it lets go of its cl_program: a driver
  * that is told to release the program first keeps both (inducer/pyopencl#300). A kernel's user
@@ -16,7 +16,7 @@ typedef struct lua_program {
   cl_program program;  /* NULL: closed */
   cla_device *device;  /* retained while open */
   lua_kernel *kernels; /* open ones, linked by next */
-} lua_program; /* user values: 1 name -> kernel, or false before its first use; 2 the names; 3 source and 4
+} lua_program;         /* user values: 1 name -> kernel, or false before its first use; 2 the names; 3 source and 4
                         * options as built */
 
 typedef struct lua_localmem { /* room in local memory, what cl.localmem() gives */
@@ -61,9 +61,9 @@ struct lua_kernel {
   const char *name;     /* kept by user value 3 */
   size_t max_group;     /* work-items */
   unsigned nargs;
-  uint64_t readings; /* of arguments into args: tells whether they are still those of this launch */
-  cla_arg *args;     /* user value 2 */
-  cla_pin *pins;     /* behind args: room for one each */
+  uint64_t readings;         /* of arguments into args: tells whether they are still those of this launch */
+  cla_arg *args;             /* user value 2 */
+  cla_pin *pins;             /* behind args: room for one each */
   const void *buffer_type;   /* metatables, for quick checks */
   const void *localmem_type; /* likewise */
 };                           /* user values: 1 the program, 2 args and pins, 3 the name */

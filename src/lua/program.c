@@ -71,8 +71,7 @@ static const char *check_text(lua_State *L, int index, const char *what) {
   if (lua_type(L, index) != LUA_TSTRING)
     luaL_error(L, "program: %s: string expected, got %s", what, cla_lua_pushgiven(L, index));
   const char *text = lua_tolstring(L, index, &n);
-  if (strlen(text) != n)
-    luaL_error(L, "program: %s: a zero byte at position %d", what, (int)strlen(text) + 1);
+  if (strlen(text) != n) luaL_error(L, "program: %s: a zero byte at position %d", what, (int)strlen(text) + 1);
   return text;
 }
 
@@ -103,8 +102,7 @@ static const char *push_definition(lua_State *L, const char *name) {
     return text;
   }
   default:
-    luaL_error(L, "program: defines.%s: number, string or boolean expected, got %s", name,
-               cla_lua_pushgiven(L, -1));
+    luaL_error(L, "program: defines.%s: number, string or boolean expected, got %s", name, cla_lua_pushgiven(L, -1));
     return NULL;
   }
 }
@@ -128,8 +126,7 @@ static void push_defines(lua_State *L, int index) {
     lua_pushvalue(L, -1);
     lua_rawget(L, index);
     const char *definition = push_definition(L, name);
-    if (definition)
-      lua_pushfstring(L, "%s#define %s %s\n", lua_tostring(L, lines), name, definition);
+    if (definition) lua_pushfstring(L, "%s#define %s %s\n", lua_tostring(L, lines), name, definition);
     else lua_pushvalue(L, lines);
     lua_replace(L, lines);
     lua_settop(L, lines);
@@ -170,21 +167,19 @@ static void push_input(lua_State *L) {
 /* ---- Building -------------------------------------------------------------------------------- */
 
 static bool is_fault_of_source(cl_int code) {
-  return code == CL_BUILD_PROGRAM_FAILURE || code == CL_INVALID_BUILD_OPTIONS ||
-         code == CL_COMPILE_PROGRAM_FAILURE || code == CL_LINK_PROGRAM_FAILURE;
+  return code == CL_BUILD_PROGRAM_FAILURE || code == CL_INVALID_BUILD_OPTIONS || code == CL_COMPILE_PROGRAM_FAILURE ||
+         code == CL_LINK_PROGRAM_FAILURE;
 }
 
 /* Pushes the log, without the blank lines around it. */
 static void push_log(lua_State *L, const lua_program *p) {
   const cla_driver *driver = p->device->driver;
   size_t n = 0;
-  cl_int err =
-      cla__get_build_info(driver, p->program, p->device->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &n);
+  cl_int err = cla__get_build_info(driver, p->program, p->device->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &n);
   luaL_Buffer b;
   char *log = luaL_buffinitsize(L, &b, n + 1);
   memset(log, 0, n + 1);
-  if (!err && n)
-    cla__get_build_info(driver, p->program, p->device->id, CL_PROGRAM_BUILD_LOG, n, log, NULL);
+  if (!err && n) cla__get_build_info(driver, p->program, p->device->id, CL_PROGRAM_BUILD_LOG, n, log, NULL);
   size_t first = 0, end = strlen(log);
   while (isspace((unsigned char)log[first])) first++;
   while (end > first && isspace((unsigned char)log[end - 1])) end--;
@@ -192,8 +187,7 @@ static void push_log(lua_State *L, const lua_program *p) {
   memmove(log, log + first, shown);
   luaL_pushresultsize(&b, shown);
   if (shown < length) {
-    lua_pushfstring(L, "%s\n... and %I bytes more", lua_tostring(L, -1),
-                    (lua_Integer)(length - shown));
+    lua_pushfstring(L, "%s\n... and %I bytes more", lua_tostring(L, -1), (lua_Integer)(length - shown));
     lua_remove(L, -2);
   }
 }
@@ -209,10 +203,8 @@ static int build_failed(lua_State *L, lua_program *p, const char *options, cl_in
   const char *device = lua_pushstring(L, p->device->info.name);
   close_program(p);
   if (code == CL_INVALID_BUILD_OPTIONS)
-    return luaL_error(L, "program: %s refuses the options '%s':\n%s", device, options,
-                      lua_tostring(L, -2));
-  return luaL_error(L, "program: the source does not build for %s:\n%s", device,
-                    lua_tostring(L, -2));
+    return luaL_error(L, "program: %s refuses the options '%s':\n%s", device, options, lua_tostring(L, -2));
+  return luaL_error(L, "program: the source does not build for %s:\n%s", device, lua_tostring(L, -2));
 }
 
 /* Pushes "a;b;c". */
@@ -223,8 +215,7 @@ static cl_int push_kernel_names(lua_State *L, const lua_program *p) {
   cl_int err = cla__get_program_info(driver, p->program, CL_PROGRAM_KERNEL_NAMES, 0, NULL, &n);
   char *names = luaL_buffinitsize(L, &b, n + 1);
   memset(names, 0, n + 1);
-  if (!err && n)
-    err = cla__get_program_info(driver, p->program, CL_PROGRAM_KERNEL_NAMES, n, names, NULL);
+  if (!err && n) err = cla__get_program_info(driver, p->program, CL_PROGRAM_KERNEL_NAMES, n, names, NULL);
   luaL_pushresultsize(&b, strlen(names));
   return err;
 }
@@ -272,8 +263,7 @@ static int build(lua_State *L, cla_device *d, const char *source, const char *op
 
 /* Stack: device, source, options. Pushes the cache and the key, on top the open program there is, or nil. */
 static void look_up(lua_State *L, const cla_device *d) {
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &cache_key) != LUA_TTABLE)
-    luaL_error(L, "program: the state is closed");
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &cache_key) != LUA_TTABLE) luaL_error(L, "program: the state is closed");
   lua_pushfstring(L, "%p\n%s\n%s", (const void *)d, lua_tostring(L, 3), lua_tostring(L, 2));
   lua_pushvalue(L, -1);
   lua_rawget(L, -3);
@@ -390,13 +380,12 @@ static int program_tostring(lua_State *L) {
   lua_getiuservalue(L, 1, 2);
   const int n = (int)lua_rawlen(L, -1);
   push_names(L);
-  lua_pushfstring(L, "program (%d kernel%s%s%s on %s)", n, n == 1 ? "" : "s", n ? ": " : "",
-                  lua_tostring(L, -1), p->device->info.name);
+  lua_pushfstring(L, "program (%d kernel%s%s%s on %s)", n, n == 1 ? "" : "s", n ? ": " : "", lua_tostring(L, -1),
+                  p->device->info.name);
   return 1;
 }
 
-static const luaL_Reg methods[] = {
-    {"kernels", program_kernels}, {"close", program_close}, {NULL, NULL}};
+static const luaL_Reg methods[] = {{"kernels", program_kernels}, {"close", program_close}, {NULL, NULL}};
 
 static const luaL_Reg meta[] = {{"__close", program_close},
                                 {"__gc", program_close},

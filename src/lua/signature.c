@@ -51,9 +51,8 @@ typedef struct type_words {
 
 /* Into an empty t. */
 static void split_type(const char *name, type_words *t) {
-  static const char *const dropped[] = {"const",     "volatile",   "restrict",   "__restrict",
-                                        "global",    "__global",   "constant",   "__constant",
-                                        "local",     "__local",    "private",    "__private",
+  static const char *const dropped[] = {"const",     "volatile",   "restrict",   "__restrict", "global",  "__global",
+                                        "constant",  "__constant", "local",      "__local",    "private", "__private",
                                         "read_only", "write_only", "read_write", NULL};
   char *to = t->text, *end = t->text + sizeof t->text - 1;
   while (*name) {
@@ -73,8 +72,7 @@ static void split_type(const char *name, type_words *t) {
 
 /* "unsigned long int" -> "ulong"; NULL for words that are no integer type, and for long long. */
 static const char *integer_name(const type_words *t) {
-  static const char *const names[][2] = {
-      {"int", "uint"}, {"char", "uchar"}, {"short", "ushort"}, {"long", "ulong"}};
+  static const char *const names[][2] = {{"int", "uint"}, {"char", "uchar"}, {"short", "ushort"}, {"long", "ulong"}};
   bool is_unsigned = false, is_int = false;
   size_t base = 0;
   for (size_t i = 0; i < t->nwords; i++) {
@@ -114,11 +112,9 @@ void cla_lua_findtype(const char *name, cla_arg *a) {
 }
 
 static bool is_opaque(const type_words *t) {
-  static const char *const names[] = {"sampler_t", "queue_t",      "event_t", "clk_event_t",
-                                      "pipe",      "reserve_id_t", NULL};
+  static const char *const names[] = {"sampler_t", "queue_t", "event_t", "clk_event_t", "pipe", "reserve_id_t", NULL};
   if (!t->nwords) return false;
-  return strncmp(t->word[0], "image", 5) == 0 ? strstr(t->word[0], "_t") != NULL
-                                              : is_among(t->word[0], names);
+  return strncmp(t->word[0], "image", 5) == 0 ? strstr(t->word[0], "_t") != NULL : is_among(t->word[0], names);
 }
 
 /* ---- From the driver ---------------------------------------------------------------------------- */
@@ -154,22 +150,20 @@ static void describe(lua_State *L, const raw_arg *raw, const char *type_name, cl
   const char *base = lua_tostring(L, -1);
   const bool shows_pointer = a->kind == CLA_ARG_BUFFER || a->kind == CLA_ARG_LOCAL;
   a->type = shows_pointer ? lua_pushfstring(L, "%s*", base) : lua_pushfstring(L, "%s", base);
-  a->qualifier = lua_pushfstring(
-      L, "%s%s%s%s",
-      !shows_pointer ? "private"
-      : is_local     ? "local"
-      : is_constant  ? "constant"
-                     : "global",
-      shows_pointer && !is_constant && (raw->qualifiers & CL_KERNEL_ARG_TYPE_CONST) ? " const" : "",
-      shows_pointer && (raw->qualifiers & CL_KERNEL_ARG_TYPE_VOLATILE) ? " volatile" : "",
-      shows_pointer && (raw->qualifiers & CL_KERNEL_ARG_TYPE_RESTRICT) ? " restrict" : "");
+  a->qualifier =
+      lua_pushfstring(L, "%s%s%s%s",
+                      !shows_pointer ? "private"
+                      : is_local     ? "local"
+                      : is_constant  ? "constant"
+                                     : "global",
+                      shows_pointer && !is_constant && (raw->qualifiers & CL_KERNEL_ARG_TYPE_CONST) ? " const" : "",
+                      shows_pointer && (raw->qualifiers & CL_KERNEL_ARG_TYPE_VOLATILE) ? " volatile" : "",
+                      shows_pointer && (raw->qualifiers & CL_KERNEL_ARG_TYPE_RESTRICT) ? " restrict" : "");
   if (shows_pointer) {
     /* restrict speaks of the pointer: it stands behind the star */
     const char *restricts = strstr(a->qualifier, " restrict");
-    lua_pushlstring(L, a->qualifier,
-                    restricts ? (size_t)(restricts - a->qualifier) : strlen(a->qualifier));
-    a->declared =
-        lua_pushfstring(L, "%s %s *%s", lua_tostring(L, -1), base, restricts ? "restrict" : "");
+    lua_pushlstring(L, a->qualifier, restricts ? (size_t)(restricts - a->qualifier) : strlen(a->qualifier));
+    a->declared = lua_pushfstring(L, "%s %s *%s", lua_tostring(L, -1), base, restricts ? "restrict" : "");
     lua_remove(L, -2);
   } else {
     a->declared = lua_pushfstring(L, "%s", base);
@@ -200,11 +194,11 @@ static cl_int read_arg(lua_State *L, lua_kernel *k, unsigned i, int strings) {
   const cla_driver *driver = k->program->device->driver;
   cla_arg *a = &k->args[i];
   raw_arg raw = {0};
-  cl_int err = cla__get_kernel_arg_info(driver, k->kernel, i, CL_KERNEL_ARG_ADDRESS_QUALIFIER,
-                                        sizeof raw.address, &raw.address, NULL);
+  cl_int err = cla__get_kernel_arg_info(driver, k->kernel, i, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof raw.address,
+                                        &raw.address, NULL);
   if (!err)
-    err = cla__get_kernel_arg_info(driver, k->kernel, i, CL_KERNEL_ARG_TYPE_QUALIFIER,
-                                   sizeof raw.qualifiers, &raw.qualifiers, NULL);
+    err = cla__get_kernel_arg_info(driver, k->kernel, i, CL_KERNEL_ARG_TYPE_QUALIFIER, sizeof raw.qualifiers,
+                                   &raw.qualifiers, NULL);
   if (!err) {
     err = push_text(L, k, i, CL_KERNEL_ARG_NAME);
     a->name = anchor(L, strings);
@@ -249,8 +243,7 @@ void cla_lua_pushsignature(lua_State *L, const lua_kernel *k) {
     const cla_arg *a = &k->args[i];
     const size_t n = strlen(a->declared);
     const bool joins = n && a->declared[n - 1] == '*';
-    lua_pushfstring(L, "%s%s%s%s", i ? ", " : "", a->declared, joins || !*a->name ? "" : " ",
-                    a->name);
+    lua_pushfstring(L, "%s%s%s%s", i ? ", " : "", a->declared, joins || !*a->name ? "" : " ", a->name);
     luaL_addvalue(&b);
   }
   luaL_addchar(&b, ')');

@@ -36,8 +36,7 @@ static void add_comparisons(lua_State *L, luaL_Buffer *b) {
     lua_pushfstring(L, "#define cla_is_%s(T)", scalars[s]);
     luaL_addvalue(b);
     for (int n = 0; n < LANES; n++) {
-      lua_pushfstring(L, " __builtin_types_compatible_p(T, %s%s) ? %d :", scalars[s], lanes[n],
-                      2 + s * LANES + n);
+      lua_pushfstring(L, " __builtin_types_compatible_p(T, %s%s) ? %d :", scalars[s], lanes[n], 2 + s * LANES + n);
       luaL_addvalue(b);
     }
     luaL_addchar(b, '\n');
@@ -74,8 +73,8 @@ static void take_answer(const lua_kernel *k, cl_program program, unsigned i, con
   cl_int err = CL_SUCCESS;
   cl_kernel question = cla__create_kernel(d->driver, program, name, &err);
   if (!question) return;
-  err = cla__get_kernel_group_info(d->driver, question, d->id, CL_KERNEL_COMPILE_WORK_GROUP_SIZE,
-                                   sizeof answer, answer, NULL);
+  err = cla__get_kernel_group_info(d->driver, question, d->id, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof answer, answer,
+                                   NULL);
   cla__release_kernel(d->driver, question);
   if (err || !answer[0]) return;
   if (answer[1] >= 2 && answer[1] < 2 + SCALARS * LANES) {

@@ -8,7 +8,7 @@
 
 #include "pool/count.h"
 
-/* ---- Taking a free block * ---- */
+/* ---- Taking a free block ---- */
 
 static void activate(cla_pool *p, cla_block *b, size_t nbytes) {
   b->state = CLA_ACTIVE; /* a quick block is QUICK until now */
@@ -69,7 +69,7 @@ static cla_block *find(cla_pool *p, cla_owner *o, size_t size) {
   return b ? take(p, o, b, size) : NULL;
 }
 
-/* ---- Out of memory * ---- */
+/* ---- Out of memory ---- */
 
 typedef struct attempt {
   cla_pool *pool;
@@ -249,7 +249,7 @@ static cla_status report(attempt *a, cla_status status, const char *cause) {
                     (unsigned long long)s->reserved_bytes, p->limit, (unsigned long long)s->largest_free, cause, tried);
 }
 
-/* ---- Allocating * ---- */
+/* ---- Allocating ---- */
 
 /* No exact or fitting block at hand. Holds the lock before and after. */
 static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **out) {
@@ -277,6 +277,7 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   }
   cla__unlock(&p->lock);
   cla__owners_release(ended);
+  cla__debug_check(p);
   if (given) cla__segments_release(p, given);
   cla__lock(&p->lock);
   return status;

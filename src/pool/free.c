@@ -6,7 +6,7 @@
 
 #include "pool/count.h"
 
-/* ---- Freeing * ---- */
+/* ---- Freeing ---- */
 
 /* A block in no list, no longer live: waits for the first recorded stream that is not done, or becomes free. */
 void cla__pool_settle(cla_pool *p, cla_block *b) {
@@ -96,7 +96,7 @@ cla_status cla__pool_free(const cla_handle *h) {
   return status;
 }
 
-/* ---- From addresses to handles * ---- */
+/* ---- From addresses to handles ---- */
 
 static cla_status unknown_address(const void *address) {
   if (!address) return cla__error(CLA_E_FOREIGN, "NULL is not an address of this library");
@@ -234,7 +234,7 @@ cla_mapping *cla__mapping_at(const void *address, cla_handle *h) {
   return m;
 }
 
-/* ---- Recording * ---- */
+/* ---- Recording ---- */
 
 /* Notes that the block is in use on `s` up to `number`. */
 cla_status cla__pool_record(cla_pool *p, cla_block *b, cla_stream *s, uint64_t number) {
@@ -280,7 +280,7 @@ cla_status cla_record(const void *address, cla_stream *s) {
   return status ? status : cla__handle_record(&h, s);
 }
 
-/* ---- Asking the streams * ---- */
+/* ---- Asking the streams ---- */
 
 /* Held blocks whose stream is done go on to the next stream they wait for, or back to their owner. */
 static void collect_held(cla_pool *p, cla_owner *o) {
@@ -307,12 +307,10 @@ static void for_streams(cla_pool *p, void (*ask)(cla_stream *, uint64_t number))
     o->nrefs++;
     cla__unlock(&p->lock);
     ask(s, wanted);
+    cla__stream_unhold(s);
     cla__lock(&p->lock);
     o->nrefs--;
     collect_held(p, o);
-    cla__unlock(&p->lock);
-    cla__stream_unhold(s);
-    cla__lock(&p->lock);
   }
   for (cla_owner *o = p->owners; o; o = o->next) collect_held(p, o);
   cla__unlock(&p->lock);

@@ -1,6 +1,7 @@
 /* Statistics, snapshots, trimming, and the check that recounts everything.
  *
  * The quick lists are emptied first everywhere, so what is seen is what has been merged. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,6 +81,7 @@ cla_status cla_pool_trim(cla_pool *p, size_t *freed) {
   cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
   cla__owners_release(ended);
+  cla__debug_check(p);
   if (freed) *freed = before > after ? (size_t)(before - after) : 0;
   return CLA_OK;
 }
@@ -137,7 +139,7 @@ cla_status cla_pool_snapshot(cla_pool *p, bool (*visit)(const cla_block_info *, 
   return CLA_OK;
 }
 
-/* ---- Check * ---- */
+/* ---- Check ---- */
 
 /* What a recount finds; compared with the running totals at the end. */
 typedef struct recount {
@@ -299,6 +301,18 @@ static cla_status check_locked(cla_pool *p, recount *r) {
   status = check_lists(p, r);
   return status ? status : check_totals(p, r);
 }
+
+#ifdef CLA_DEBUG
+void cla__debug_check(cla_pool *p) {
+  cla_error_memo memo;
+  cla__error_keep(&memo);
+  if (cla_pool_check(p) == CLA_E_INVALID) {
+    fprintf(stderr, "clalloc: %s\n", cla_last_error());
+    abort();
+  }
+  cla__error_restore(&memo);
+}
+#endif
 
 cla_status cla_pool_check(cla_pool *p) {
   recount *r = calloc(1, sizeof *r);

@@ -269,7 +269,7 @@ void cla__policy_grow(const cla_pool *p, size_t size, size_t *need, size_t *want
 bool cla__policy_may_split(const cla_pool *p, const cla_block *b, size_t size);
 size_t cla__policy_largest_for(const cla_pool *p, size_t size); /* no block above this goes to such a request */
 
-/* ---- alloc.c, free.c: allocation and free * ---- */
+/* ---- alloc.c, free.c: allocation and free ---- */
 
 /* What one allocation is, for holders that outlive it: stale for ever once generation differs. */
 typedef struct cla_handle {
@@ -307,6 +307,12 @@ void cla__pool_unref(cla_pool *p);        /* the struct's reference, as opposed 
 void cla__pool_wait_streams(cla_pool *p); /* those that are not behind a gate of this thread's */
 uint64_t cla__pool_largest(cla_pool *p);  /* bytes of the largest free block; holds the lock */
 cla_stats cla__pool_totals(cla_pool *p);  /* the statistics, complete; holds the lock */
+#ifdef CLA_DEBUG
+void cla__debug_check(
+    cla_pool *p); /* aborts on a contradiction: after every slow allocation and trim of a debug build */
+#else
+static inline void cla__debug_check(cla_pool *p) { (void)p; }
+#endif
 
 /* ---- transfer.c: commands on allocations ---- */
 

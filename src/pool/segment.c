@@ -45,9 +45,9 @@ static cla_status backing_make(cla_pool *p, size_t nbytes, backing *out) {
   if (p->flags & CLA_POOL_SVM) {
     b.svm = cla__svm_alloc(d->driver, d->context, CL_MEM_READ_WRITE, nbytes, 0);
     if (!b.svm) return cla__driver_error(CLA_CALL_svm_alloc, CL_MEM_OBJECT_ALLOCATION_FAILURE);
-    if ((uintptr_t)b.svm % p->align) {
+    if ((uintptr_t)b.svm % d->info.align_bytes) { /* the policy's own alignment counts from there */
       backing_release(d, &b);
-      return cla__error(CLA_E_UNSUPPORTED, "%s aligns SVM to less than %zu bytes", d->info.name, p->align);
+      return cla__error(CLA_E_UNSUPPORTED, "%s aligns SVM to less than %zu bytes", d->info.name, d->info.align_bytes);
     }
     flags |= CL_MEM_USE_HOST_PTR; /* a buffer over SVM: every command works on both (OpenCL 2.0, 5.2.1) */
   }

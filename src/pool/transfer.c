@@ -29,11 +29,13 @@ cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_
   cla__lock(&p->lock);
   cla_status status = cla__handle_check_locked(h);
   if (!status) status = check_range(b, offset, nbytes);
-  if (!status && for_kernel && offset) status = check_alignment(p, b, offset);
+  const bool is_part =
+      for_kernel && offset && nbytes; /* an empty view stands for the allocation: it may lie at its end */
+  if (!status && is_part) status = check_alignment(p, b, offset);
   if (!status) {
     cla_segment *g = b->segment;
     size_t start = b->offset, size = b->size;
-    if (for_kernel && offset) start += offset, size = nbytes ? nbytes : p->align;
+    if (is_part) start += offset, size = nbytes;
     b->pins++;
     g->pins++;
     status = cla__segment_mem(p, g, start, size, &out->mem);
@@ -209,7 +211,7 @@ cla_status cla__fill(const cla_handle *h, size_t offset, const void *pattern, si
   return cla__stream_wait(o->stream, cla__stream_submitted(o->stream));
 }
 
-/* ---- Copies between allocations * ---- */
+/* ---- Copies between allocations ---- */
 
 static cla_status copy_on_device(const cla_handle *dst, size_t dst_offset, const cla_handle *src, size_t src_offset,
                                  size_t nbytes, const cla_order *o) {
@@ -377,7 +379,7 @@ cla_status cla__copy(const cla_handle *dst, size_t dst_offset, const cla_handle 
   return copy_between(dst, dst_offset, src, src_offset, nbytes, source, &order);
 }
 
-/* ---- Maps * ---- */
+/* ---- Maps ---- */
 
 cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
                     cla_mapping **out) {
@@ -480,7 +482,7 @@ cla_status cla_unmap(void *address) {
   return m ? cla__unmap(&h, m) : cla__error(CLA_E_INVALID, "unmap: address %p is not mapped", address);
 }
 
-/* ---- Public copies * ---- */
+/* ---- Public copies ---- */
 
 /* One end of a copy: an allocation, or host memory (pool NULL). A freed or outside address is neither. */
 static cla_status end_of(const void *address, size_t nbytes, cla_handle *h, size_t *offset) {
