@@ -257,7 +257,7 @@ includedir=$${prefix}/include
 libdir=$${prefix}/lib
 
 Name: clalloc
-Description: OpenCL memory runtime: caching device and pinned-host allocators, malloc inside kernels
+Description: a caching device allocator for OpenCL
 Version: $(VERSION)
 Requires: OpenCL
 Cflags: -I$${includedir}

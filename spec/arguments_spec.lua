@@ -1,5 +1,5 @@
--- Arguments: every function that takes a size gets the values that have gone wrong elsewhere. Misuse raises an error that
--- names the function, the argument and the value; what the machine cannot give is nil, a message and a code.
+-- Arguments: every function that takes a size gets the values that have gone wrong elsewhere. Misuse raises an error
+-- that names the function, the argument and the value; what the machine cannot give is nil, a message and a code.
 
 local cl = require "clalloc"
 

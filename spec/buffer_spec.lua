@@ -210,7 +210,6 @@ describe("a buffer", function()
     assert.is_true(buf.closed)
     do local _ <close> = assert(pool:alloc(10)) end
     assert(pool:alloc(10))
-    buf = nil
     collectgarbage()
     collectgarbage()
     assert.equal(3, pool:stats().frees)

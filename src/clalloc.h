@@ -197,6 +197,81 @@ CLA_API cla_status cla_guard_enter(cla_device *, cla_stream *, cla_guard *saved)
 CLA_API void cla_guard_leave(const cla_guard *saved);
 CLA_API cla_status cla_current(cla_device **device, cla_stream **stream); /* borrowed */
 
+/* ---- Pinned host memory ---- */
+
+/* A cache of host memory that the device reaches by DMA: pinning costs from 0.03 ms to 40 ms a time, reuse nanoseconds. Blocks
+ * are not split. A freed block that no stream was recorded on is reusable at once, another one when the commands that
+ * had been submitted to each recorded stream are done; a stream that stands still delays only its own blocks. */
+typedef struct cla_host cla_host;
+
+/* What a backend supplies; all called without locks, from any thread. `arg` is handed back. */
+typedef struct cla_host_hooks {
+  void *arg;
+  /* nbytes of memory, 64-byte aligned; `backing` is the backend's own. is_pinned comes as true. */
+  cla_status (*allocate)(void *arg, size_t nbytes, void **memory, void **backing, bool *is_pinned);
+  void (*free)(void *arg, void *memory, void *backing, size_t nbytes);
+  cla_status (*record)(void *arg, cla_stream *, uint64_t *ticket); /* a ticket for what has been submitted; ascends */
+  bool (*query)(void *arg, cla_stream *, uint64_t ticket);         /* is it done; a failure counts as not yet */
+} cla_host_hooks;
+
+typedef enum cla_host_kind {
+  CLA_HOST_MAPPED,     /* a CL_MEM_ALLOC_HOST_PTR buffer, kept mapped: the default */
+  CLA_HOST_REGISTERED, /* ordinary memory under a CL_MEM_USE_HOST_PTR buffer, kept mapped */
+  CLA_HOST_SVM,        /* shared virtual memory, mapped for good */
+  CLA_HOST_PLAIN       /* malloc: not pinned, for experiments */
+} cla_host_kind;
+
+typedef struct cla_host_options {
+  cla_host_kind kind;
+  size_t power_of_two_up_to; /* sizes are rounded to powers of two up to here, default 1 MiB ... */
+  size_t steps_up_to;        /* ... to steps that waste at most 1/8 up to here, default 256 MiB; above to pages of 4 KiB */
+  size_t max_cached;         /* bytes kept free; default a quarter of the machine's memory */
+  size_t max_block;          /* a larger block is not kept; default: max_cached */
+  bool background;           /* a thread completes pending blocks; default false */
+  const cla_host_hooks *hooks; /* NULL: `kind` decides; copied */
+} cla_host_options;
+CLA_API cla_host_options cla_host_defaults(void);
+
+CLA_API cla_status cla_host_create(cla_device *, const cla_host_options *, cla_host **out); /* NULL: the defaults */
+CLA_API cla_status cla_device_host(cla_device *, cla_host **out); /* the default cache, made on first use; borrowed */
+/* Closes the cache: what is free goes back now, what is pending when its streams are done, live allocations when they are
+ * freed. */
+CLA_API void cla_host_close(cla_host *);
+
+/* `context` is for free and record; it is never an address and is recognised for ever. Zero bytes: a valid allocation. When
+ * pinning fails, the block is plain memory, and counted as such. NULL cache: the current device's. */
+CLA_API cla_status cla_host_alloc(cla_host *, size_t nbytes, void **memory, void **context);
+CLA_API cla_status cla_host_free(void *context);
+/* Marks use on a stream. The context, or any address inside the allocation when it is NULL. CLA_E_FOREIGN: not ours. */
+CLA_API cla_status cla_host_record(const void *address, void *context, cla_stream *);
+CLA_API cla_status cla_host_process_events(cla_host *);                          /* pending blocks that are done become free */
+CLA_API cla_status cla_host_process_events_for_size(cla_host *, size_t nbytes); /* until one of this size is free */
+CLA_API cla_status cla_host_trim(cla_host *, size_t *freed);                     /* PyTorch's empty_cache */
+
+typedef struct cla_host_info {
+  void *memory;
+  size_t requested, size;
+  bool is_pinned;
+} cla_host_info;
+CLA_API cla_status cla_host_resolve(const void *address, cla_host_info *out);
+
+/* reserved_bytes == active_bytes + cached_bytes + pending_bytes. */
+typedef struct cla_host_stats {
+  uint64_t active_bytes, requested_bytes, cached_bytes, pending_bytes, reserved_bytes, plain_bytes;
+  uint64_t active_blocks, cached_blocks, pending_blocks, reserved_blocks, plain_blocks;
+  uint64_t allocs, frees, hits;         /* requests, frees, requests served from the cache */
+  uint64_t driver_allocs, driver_frees; /* of the hooks */
+  uint64_t alloc_us, free_us, longest_alloc_us, longest_free_us; /* time spent in the hooks */
+  uint64_t failed_pins;
+  uint64_t peak_active_bytes; /* exact to what threads hold back: at most 1 MiB each */
+  uint64_t peak_reserved_bytes, peak_pending_bytes;
+  uint64_t classes[64]; /* reserved blocks of 2^i up to 2^(i+1)-1 bytes */
+} cla_host_stats;
+CLA_API cla_status cla_host_get_stats(cla_host *, cla_host_stats *out);
+CLA_API cla_status cla_host_reset_peaks(cla_host *);
+CLA_API cla_status cla_host_set_limits(cla_host *, size_t max_cached, size_t max_block);
+CLA_API cla_status cla_host_check(cla_host *);
+
 /* ---- Inspect ---- */
 
 typedef struct cla_device_info {

@@ -6,8 +6,8 @@
 -- * `align`: block sizes and offsets are multiples of it, and of the device's own alignment.
 -- * `grain`: segments are multiples of it.
 -- * `growth_min`, `growth_max`: a new segment is half of what is reserved, within these bounds.
--- * `growth_share`, `growth_cap`: or one part in `growth_share` (a number) of what is reserved, when that is more, up to
---   `growth_cap`.
+-- * `growth_share`, `growth_cap`: or one part in `growth_share` (a number) of what is reserved, when that is more, up
+--   to `growth_cap`.
 -- * `max_split`: larger blocks are neither split nor handed to smaller requests; 0: no limit.
 --
 -- @module clalloc.policy

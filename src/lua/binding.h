@@ -1,9 +1,10 @@
 /* What the files of the Lua binding share: one struct for each Lua type, checks, errors, options.
  *
  * Every object is a full userdata that gets its metatable while it is still closed (zeroed), so a failure half way
- * leaves nothing to finalize wrongly. `close`, `__close` and `__gc` are one idempotent function; a closed object says so
- * in tostring, and any other use of it raises. Lifetimes are counted in C, never left to the order of finalizers; user
- * values only keep Lua objects reachable. No OpenCL object is touched after the state is closed, nor in a forked child. */
+ * leaves nothing to finalize wrongly. `close`, `__close` and `__gc` are one idempotent function; a closed object says
+ * so in tostring, and any other use of it raises. Lifetimes are counted in C, never left to the order of finalizers;
+ * user values only keep Lua objects reachable. No OpenCL object is touched after the state is closed, nor in a forked
+ * child. */
 #ifndef CLA_LUA_BINDING_H
 #define CLA_LUA_BINDING_H
 
@@ -12,11 +13,12 @@
 
 #include "pool/pool.h"
 
-/* The names of the types. Each is also the address under which the registry has its metatable: found without hashing the name. */
+/* The names of the types. Each is also the address under which the registry has its metatable: found without hashing
+ * the name. */
 extern const char CLA_LUA_DEVICE[], CLA_LUA_STREAM[], CLA_LUA_EVENT[], CLA_LUA_GATE[], CLA_LUA_POOL[];
 extern const char CLA_LUA_BUFFER[], CLA_LUA_MAP[], CLA_LUA_PROGRAM[], CLA_LUA_KERNEL[], CLA_LUA_GUARD[];
 
-/* ---- world.c: one per Lua state ---------------------------------------------------------------------------- */
+/* ---- world.c: one per Lua state ---- */
 
 typedef struct lua_guard lua_guard;
 
@@ -27,24 +29,26 @@ typedef struct lua_world {
   /* Pressure: Lua sees a few bytes where a gigabyte hangs. `grown` is how far live bytes have grown since the last full
    * collection: allocations count up, closes (explicit or by the collector) count down, never below 0. */
   size_t grown;
-  bool is_collecting;         /* inside a collection that we started: no second one */
-  bool is_closed;             /* the state is closing: no default device is opened any more */
+  bool is_collecting; /* inside a collection that we started: no second one */
+  bool is_closed;     /* the state is closing: no default device is opened any more */
 } lua_world;
 
 lua_world *cla_lua_world(lua_State *L);
-/* Before an allocation of `nbytes` from p: runs a full collection when growth passes the soft cap (a quarter of the pool's limit,
- * at least 64 MiB); not when the collector is stopped. An allocation that then fails is taken back with cla_lua_shrank. */
+/* Before an allocation of `nbytes` from p: runs a full collection when growth passes the soft cap (a quarter of the
+ * pool's limit, at least 64 MiB); not when the collector is stopped. An allocation that then fails is taken back with
+ * cla_lua_shrank. */
 void cla_lua_grew(lua_State *L, lua_world *w, const cla_pool *p, size_t nbytes);
 void cla_lua_shrank(lua_world *w, size_t nbytes);
-/* A full collection, unless one is running or the collector is stopped (then false): the reclaim step of an allocation that found no memory. */
+/* A full collection, unless one is running or the collector is stopped (then false): the reclaim step of an allocation
+ * that found no memory. */
 bool cla_lua_collect(lua_State *L, lua_world *w);
 
 /* Notes the object on top, which was made in a finalizer: Lua may never finalize it. Raises once the world is gone. */
 void cla_lua_stray(lua_State *L);
 
-/* A device held by this state for several objects: a handle, the buffers and maps made through it. It is released when the last
- * of them is closed, so a buffer may use its device whatever the script has closed. Counted plainly: a state runs on one
- * thread at a time. */
+/* A device held by this state for several objects: a handle, the buffers and maps made through it. It is released when
+ * the last of them is closed, so a buffer may use its device whatever the script has closed. Counted plainly: a state
+ * runs on one thread at a time. */
 typedef struct lua_share {
   lua_world *world;
   cla_device *device; /* retained */
@@ -54,22 +58,26 @@ typedef struct lua_share {
 lua_share *cla_lua_share(lua_State *L, cla_device *d); /* a new one, count 1; retains; raises without host memory */
 void cla_lua_unshare(lua_share *share);                /* NULL is ignored */
 
-/* ---- check.c: arguments and results -------------------------------------------------------------------------- */
+/* ---- check.c: arguments and results ---- */
 
 /* Misuse raises "function: message"; failures of the environment push nil, message, code and return 3. Which is which:
  * NOMEM, LIMIT, TOO_LARGE, DRIVER, NO_DEVICE are the environment's. */
 int cla_lua_fail(lua_State *L, cla_status status);
+/* "bad argument #arg to 'function' (...)"; lua_pushfstring's formats. */
+_Noreturn void cla_lua_badarg(lua_State *L, int arg, const char *format, ...);
 int cla_lua_pushfail(lua_State *L, cla_status status); /* nil, message, code, whatever the status */
 int cla_lua_raise(lua_State *L);                       /* raises the last error, whatever its status */
 int cla_lua_result(lua_State *L, cla_status status);   /* true, or as cla_lua_fail */
-/* A size, offset or count in bytes: an integer (or a float with an integral value) in 0 .. 2^63-1. Raises "bad argument #i to 'f'
- * (NAME: ... )" with the value for negatives, fractions, NaN, infinities, strings (also numeric ones), nil and others. */
+/* A size, offset or count in bytes: an integer (or a float with an integral value) in 0 .. 2^63-1. Raises "bad
+ * argument #i to 'f' (NAME: ... )" with the value for negatives, fractions, NaN, infinities, strings (also numeric
+ * ones), nil and others. */
 size_t cla_lua_checksize(lua_State *L, int arg, const char *name);
 size_t cla_lua_optsize(lua_State *L, int arg, const char *name, size_t otherwise);
 /* The same for field `name` of the table at `index` (nil: otherwise). */
 size_t cla_lua_fieldsize(lua_State *L, int index, const char *name, size_t otherwise);
 bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise);
-/* Raises for keys of the options table at `index` that are not in the NULL-terminated list: a misspelt option is misuse. */
+/* Raises for keys of the options table at `index` that are not in the NULL-terminated list: a misspelt option is
+ * misuse. */
 void cla_lua_checkfields(lua_State *L, int index, const char *const *known);
 
 /* Raises unless [offset, offset + nbytes) lies in `size` bytes of `what`. */
@@ -77,10 +85,11 @@ void cla_lua_checkrange(lua_State *L, int arg, size_t offset, size_t nbytes, siz
 /* Raises "attempt to use a closed WHAT" when the handle is NULL, and in a forked child. */
 void cla_lua_checkopen(lua_State *L, int arg, const void *handle, const char *what);
 
-/* Makes a metatable: `methods` for names, `properties` (may be NULL: each a C function that takes the object and returns one
- * value) for fields such as buf.size, `meta` for metamethods. __index is a C function; an unknown name gives nil. Sets __name.
- * Leaves the stack as it was. */
-void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, const luaL_Reg *properties, const luaL_Reg *meta);
+/* Makes a metatable: `methods` for names, `properties` (may be NULL: each a C function that takes the object and
+ * returns one value) for fields such as buf.size, `meta` for metamethods. __index is a C function; an unknown name
+ * gives nil. Sets __name. Leaves the stack as it was. */
+void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, const luaL_Reg *properties,
+                     const luaL_Reg *meta);
 
 /* The object at `arg` if it is of the type, open or closed; else NULL, or an error. */
 void *cla_lua_test(lua_State *L, int arg, const char *type);
@@ -89,14 +98,18 @@ void *cla_lua_check(lua_State *L, int arg, const char *type);
 /* A new userdata of the type, zeroed, with its metatable and `nuser` user values. */
 void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser);
 
-/* ---- The objects ------------------------------------------------------------------------------------------------ */
+/* ---- The objects ---- */
 
 typedef struct lua_device {
   cla_device *device; /* share->device; NULL: closed */
   lua_share *share;
 } lua_device;
-typedef struct lua_stream { cla_stream *stream; } lua_stream;           /* retained; NULL: closed */
-typedef struct lua_gate { cla_gate *gate; } lua_gate;                   /* NULL: closed (which opened it) */
+typedef struct lua_stream {
+  cla_stream *stream; /* retained; NULL: closed */
+} lua_stream;
+typedef struct lua_gate {
+  cla_gate *gate; /* NULL: closed, which opened it */
+} lua_gate;
 typedef struct lua_pool {
   cla_pool *pool;   /* retained; NULL: closed */
   lua_share *share; /* of its device */
@@ -104,26 +117,26 @@ typedef struct lua_pool {
 } lua_pool;
 
 typedef struct lua_event {
-  cl_event event;      /* NULL: closed */
-  cla_stream *stream;  /* cla__stream_hold: the device lives while the event does (also retain the device) */
-  cla_device *device;  /* retained */
-  uint64_t number;     /* of the command on the stream */
-  void *host;          /* malloc'd destination of an asynchronous read, or NULL; freed only when the command is complete */
+  cl_event event;     /* NULL: closed */
+  cla_stream *stream; /* cla__stream_hold: the device lives while the event does (also retain the device) */
+  cla_device *device; /* retained */
+  uint64_t number;    /* of the command on the stream */
+  void *host;         /* malloc'd destination of an asynchronous read, or NULL; freed only when it is complete */
   size_t nbytes;
-  bool is_read;        /* data() has something to give, if only an empty string */
+  bool is_read; /* data() has something to give, if only an empty string */
 } lua_event;
 
 /* An allocation, or a view of one. Views share the handle and are stale when the allocation is freed. */
 typedef struct lua_buffer {
-  cla_handle handle;   /* pool NULL: closed */
-  void *address;       /* of the first byte of the view */
-  size_t offset;       /* of the view in the allocation */
-  size_t nbytes;       /* of the view */
-  size_t size;         /* bytes set aside for the allocation */
-  bool is_view;        /* user value 1: the buffer it was made from; closing a view frees nothing */
-  lua_share *share;    /* NULL exactly when closed */
-  cla_device *device;  /* share->device */
-} lua_buffer;          /* user value 1 of an allocation: the pool object, when there is one */
+  cla_handle handle;  /* pool NULL: closed */
+  void *address;      /* of the first byte of the view */
+  size_t offset;      /* of the view in the allocation */
+  size_t nbytes;      /* of the view */
+  size_t size;        /* bytes set aside for the allocation */
+  bool is_view;       /* user value 1: the buffer it was made from; closing a view frees nothing */
+  lua_share *share;   /* NULL exactly when closed */
+  cla_device *device; /* share->device */
+} lua_buffer;         /* user value 1 of an allocation: the pool object, when there is one */
 
 typedef struct lua_map {
   cla_mapping *mapping; /* NULL: closed */
@@ -132,7 +145,7 @@ typedef struct lua_map {
   void *host;
   size_t nbytes;
   bool readable, writable;
-} lua_map;              /* user value 1: the buffer */
+} lua_map; /* user value 1: the buffer */
 
 /* Checks: raise for another type and for a closed object ("attempt to use a closed buffer"). */
 lua_device *cla_lua_checkdevice(lua_State *L, int arg);
@@ -142,25 +155,26 @@ lua_gate *cla_lua_checkgate(lua_State *L, int arg);
 lua_pool *cla_lua_checkpool(lua_State *L, int arg);
 lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg); /* the allocation may be freed: the core says so at use */
 
-void cla_lua_pushdevice(lua_State *L, cla_device *d);  /* retains */
-void cla_lua_pushshared(lua_State *L, lua_share *share); /* another handle of the same share */
-void cla_lua_pushstream(lua_State *L, cla_stream *s);  /* retains */
+void cla_lua_pushdevice(lua_State *L, cla_device *d);               /* retains */
+void cla_lua_pushshared(lua_State *L, lua_share *share);            /* another handle of the same share */
+void cla_lua_pushstream(lua_State *L, cla_stream *s);               /* retains */
 void cla_lua_pushpool(lua_State *L, lua_share *share, cla_pool *p); /* retains; p is of the share's device */
-/* Takes over the event's reference; retains stream and device. If userdata creation throws, the event leaks nothing: call
- * cla_lua_newevent first (closed), then fill it in. */
+/* Takes over the event's reference; retains stream and device. If userdata creation throws, the event leaks nothing:
+ * call cla_lua_newevent first (closed), then fill it in. */
 lua_event *cla_lua_newevent(lua_State *L);
 void cla_lua_fillevent(lua_event *e, cl_event event, cla_stream *s, uint64_t number);
 
-/* ---- guard.c: what "current" means ------------------------------------------------------------------------------- */
+/* ---- guard.c: what "current" means ---- */
 
-/* The current device and stream of the running coroutine: its own innermost guard, or that of a coroutine that is resuming it
- * (directly or not), else the default device and its default stream. Raises when there is no device. */
+/* The current device and stream of the running coroutine: its own innermost guard, or that of a coroutine that is
+ * resuming it (directly or not), else the default device and its default stream. Raises when there is no device. */
 void cla_lua_current(lua_State *L, cla_device **d, cla_stream **s);
 /* The current stream if it is d's, else d's default stream. */
 cla_stream *cla_lua_currentstream(lua_State *L, cla_device *d);
-cla_stream *cla_lua_guardedstream(lua_State *L, const lua_world *w, cla_device *d); /* the same; w->guards is not NULL */
+/* The same, when w->guards is not NULL. */
+cla_stream *cla_lua_guardedstream(lua_State *L, const lua_world *w, cla_device *d);
 
-/* ---- Options of commands: {stream =, wait =, async =} -------------------------------------------------------------- */
+/* ---- Options of commands: {stream =, wait =, async =} ---- */
 
 typedef struct lua_command {
   cla_order order;
@@ -168,17 +182,20 @@ typedef struct lua_command {
   cl_event out;
   bool async;
 } lua_command;
-/* Reads the options table at `index` (nil or none: defaults) for a command on device d; raises for closed or foreign streams,
- * events of another device, more than CLA_MOST_WAITS. `wait` may hold events and gates, or be a single one. Gates and the streams of
- * events are noted on the stream (cla__stream_note_gate, cla__stream_inherit_gates). order.stream defaults to the current
- * stream. order.blocking = !async; order.out = &c->out when async. order.wait points into c: c must not move. */
+/* Reads the options table at `index` (nil or none: defaults) for a command on device d; raises for closed or foreign
+ * streams, events of another device, more than CLA_MOST_WAITS. `wait` may hold events and gates, or be a single one.
+ * Gates and the streams of events are noted on the stream (cla__stream_note_gate, cla__stream_inherit_gates).
+ * order.stream defaults to the current stream. order.blocking = !async; order.out = &c->out when async. order.wait
+ * points into c: c must not move. */
 void cla_lua_command(lua_State *L, int index, cla_device *d, lua_command *c);
+/* The stream on top of the stack, given as an option at `index`: open, and of device d or (NULL: none) `other`. */
+cla_stream *cla_lua_topstream(lua_State *L, int index, cla_device *d, cla_device *other);
 /* The value of `wait` at index, for a command on c->order.stream, which is of device d. */
 void cla_lua_waits(lua_State *L, int index, cla_device *d, cla_stream *s, lua_command *c);
 /* The same for a copy: stream and events may be of either device. */
 void cla_lua_command_between(lua_State *L, int index, cla_device *to, cla_device *from, lua_command *c);
 
-/* ---- One open function a file, called by module.c -------------------------------------------------------------------- */
+/* ---- One open function a file, called by module.c ---- */
 
 void cla_lua_open_world(lua_State *L);
 void cla_lua_open_device(lua_State *L);
@@ -193,16 +210,16 @@ void cla_lua_open_kernel(lua_State *L);  /* registers CLA_LUA_KERNEL */
 void cla_lua_open_guard(lua_State *L);
 
 /* Methods of the device object that other files define. */
-int cla_lua_device_program(lua_State *L); /* program.c: dev:program(src [, opts]) */
-int cla_lua_device_pool(lua_State *L);    /* pool.c: dev:pool([opts]) */
-int cla_lua_device_alloc(lua_State *L);   /* buffer.c: dev:alloc(nbytes [, opts]) */
-int cla_lua_pool_alloc(lua_State *L);     /* buffer.c: pool:alloc(nbytes [, stream or opts]) */
-int cla_lua_device_stream(lua_State *L);  /* stream.c */
-int cla_lua_device_gate(lua_State *L);    /* gate.c */
-int cla_lua_localmem(lua_State *L);       /* kernel.c: cl.localmem(nbytes) */
-int cla_lua_buffer_map(lua_State *L);     /* map.c: buf:map(mode [, offset [, n]]) */
+int cla_lua_device_program(lua_State *L);  /* program.c: dev:program(src [, opts]) */
+int cla_lua_device_pool(lua_State *L);     /* pool.c: dev:pool([opts]) */
+int cla_lua_device_alloc(lua_State *L);    /* buffer.c: dev:alloc(nbytes [, opts]) */
+int cla_lua_pool_alloc(lua_State *L);      /* buffer.c: pool:alloc(nbytes [, stream or opts]) */
+int cla_lua_device_stream(lua_State *L);   /* stream.c */
+int cla_lua_device_gate(lua_State *L);     /* gate.c */
+int cla_lua_localmem(lua_State *L);        /* kernel.c: cl.localmem(nbytes) */
+int cla_lua_buffer_map(lua_State *L);      /* map.c: buf:map(mode [, offset [, n]]) */
 int cla_lua_device_complete(lua_State *L); /* sim.c: dev:complete(stream [, n]) */
-int cla_lua_debug_table(lua_State *L);    /* debug.c: pushes the table cl.debug */
+int cla_lua_debug_table(lua_State *L);     /* debug.c: pushes the table cl.debug */
 
 /* Functions of the module. */
 int cla_lua_device(lua_State *L);   /* device.c: cl.device([selector]) */

@@ -1,8 +1,8 @@
 /* Buffers: allocations and views of them.
  *
- * A buffer is a handle with a generation: when the allocation is freed, by any holder or with its pool, every buffer of it
- * is stale for ever and says so. A buffer takes no reference to its pool (handles stay checkable without), only to its
- * device, through the share; the pool object is kept reachable by user value 1.
+ * A buffer is a handle with a generation: when the allocation is freed, by any holder or with its pool, every buffer
+ * of it is stale for ever and says so. A buffer takes no reference to its pool (handles stay checkable without), only
+ * to its device, through the share; the pool object is kept reachable by user value 1.
  *
  * `alloc` and `close` are the fast path: one userdata, no tables, no driver call on a hit. */
 #include <stdlib.h>
@@ -18,9 +18,7 @@ lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg) {
 
 /* ---- Allocating -------------------------------------------------------------------------------- */
 
-static lua_buffer *push_closed(lua_State *L) {
-  return cla_lua_new(L, sizeof(lua_buffer), CLA_LUA_BUFFER, 1);
-}
+static lua_buffer *push_closed(lua_State *L) { return cla_lua_new(L, sizeof(lua_buffer), CLA_LUA_BUFFER, 1); }
 
 static void attach(lua_buffer *b, lua_share *share) {
   share->count++;
@@ -60,8 +58,7 @@ static void unhold(cla_stream *s) {
 }
 
 /* A closed buffer is on top; its share is set. Nothing here raises, whatever finalizers do meanwhile. */
-static cla_status fill_buffer(lua_State *L, lua_buffer *b, cla_pool *p, size_t nbytes,
-                              cla_stream *s) {
+static cla_status fill_buffer(lua_State *L, lua_buffer *b, cla_pool *p, size_t nbytes, cla_stream *s) {
   lua_world *w = b->share->world;
   hold(s); /* a finalizer might close it */
   cla_lua_grew(L, w, p, nbytes);
@@ -114,33 +111,19 @@ static int alloc_from(lua_State *L, int index, lua_pool *object, size_t nbytes, 
   return finish_alloc(L, b, status);
 }
 
-static cla_stream *stream_option(lua_State *L, int index, cla_device *d) {
-  const lua_stream *s = cla_lua_test(L, -1, CLA_LUA_STREAM);
-  if (!s)
-    luaL_argerror(L, index, lua_pushfstring(L, "stream: a stream expected, got %s", luaL_typename(L, -1)));
-  else if (!s->stream) luaL_argerror(L, index, "stream: attempt to use a closed stream");
-  else if (s->stream->device != d)
-    luaL_argerror(L, index, lua_pushfstring(L, "stream: it belongs to %s, the memory to %s",
-                                            s->stream->device->info.name, d->info.name));
-  else return s->stream;
-  return NULL;
-}
-
 /* Leaves the value on the stack. NULL: not given. */
 static cla_stream *stream_field(lua_State *L, int index, cla_device *d) {
-  return lua_getfield(L, index, "stream") == LUA_TNIL ? NULL : stream_option(L, index, d);
+  return lua_getfield(L, index, "stream") == LUA_TNIL ? NULL : cla_lua_topstream(L, index, d, NULL);
 }
 
 /* Leaves the value on the stack. NULL: not given. */
 static lua_pool *pool_field(lua_State *L, int index, cla_device *d) {
   if (lua_getfield(L, index, "pool") == LUA_TNIL) return NULL;
   lua_pool *p = cla_lua_test(L, -1, CLA_LUA_POOL);
-  if (!p)
-    luaL_argerror(L, index, lua_pushfstring(L, "pool: a pool expected, got %s", luaL_typename(L, -1)));
-  else if (!p->pool) luaL_argerror(L, index, "pool: attempt to use a closed pool");
-  else if (p->share->device != d)
-    luaL_argerror(L, index, lua_pushfstring(L, "pool: it belongs to %s, not to %s",
-                                            p->share->device->info.name, d->info.name));
+  if (!p) cla_lua_badarg(L, index, "pool: a pool expected, got %s", luaL_typename(L, -1));
+  if (!p->pool) cla_lua_badarg(L, index, "pool: attempt to use a closed pool");
+  if (p->share->device != d)
+    cla_lua_badarg(L, index, "pool: it belongs to %s, not to %s", p->share->device->info.name, d->info.name);
   return p;
 }
 
@@ -167,7 +150,7 @@ int cla_lua_pool_alloc(lua_State *L) {
     cla_lua_checkfields(L, 3, known);
     s = stream_field(L, 3, d);
   } else if (!lua_isnil(L, 3)) {
-    s = stream_option(L, 3, d);
+    s = cla_lua_topstream(L, 3, d, NULL);
   }
   return alloc_from(L, 1, p, nbytes, s ? s : current(L, p->share));
 }
@@ -236,9 +219,7 @@ static int command_done(lua_State *L, cla_status status, const lua_command *c, l
 }
 
 /* The event object of an asynchronous command, made before the command, as it may raise. */
-static lua_event *event_for(lua_State *L, const lua_command *c) {
-  return c->async ? cla_lua_newevent(L) : NULL;
-}
+static lua_event *event_for(lua_State *L, const lua_command *c) { return c->async ? cla_lua_newevent(L) : NULL; }
 
 /* The script may drop the string before the command has read it. */
 static cla_status write_copy(const lua_buffer *b, size_t offset, const char *bytes, size_t nbytes,
@@ -273,8 +254,7 @@ static int buffer_write(lua_State *L) {
   return command_done(L, status, &c, e);
 }
 
-static int read_now(lua_State *L, const lua_buffer *b, size_t offset, size_t nbytes,
-                    const lua_command *c) {
+static int read_now(lua_State *L, const lua_buffer *b, size_t offset, size_t nbytes, const lua_command *c) {
   luaL_Buffer bytes;
   char *to = luaL_buffinitsize(L, &bytes, nbytes);
   cla_status status = cla__read(&b->handle, b->offset + offset, to, nbytes, &c->order);
@@ -283,8 +263,7 @@ static int read_now(lua_State *L, const lua_buffer *b, size_t offset, size_t nby
   return 1;
 }
 
-static int read_later(lua_State *L, const lua_buffer *b, size_t offset, size_t nbytes,
-                      const lua_command *c) {
+static int read_later(lua_State *L, const lua_buffer *b, size_t offset, size_t nbytes, const lua_command *c) {
   lua_event *e = cla_lua_newevent(L);
   void *host = malloc(nbytes ? nbytes : 1);
   cla_status status = host ? CLA_OK : cla__error(CLA_E_NOMEM, "no host memory to read %zu bytes", nbytes);
@@ -314,13 +293,11 @@ static const char *check_pattern(lua_State *L, int arg, char *byte, size_t *nbyt
   if (lua_type(L, arg) == LUA_TSTRING) {
     const char *pattern = lua_tolstring(L, arg, nbytes);
     if (*nbytes == 0 || *nbytes > 16 || (*nbytes & (*nbytes - 1)))
-      luaL_argerror(L, arg, lua_pushfstring(L, "a pattern of %I bytes; it must have 1, 2, 4, 8 or 16",
-                                            (LUAI_UACINT)*nbytes));
+      cla_lua_badarg(L, arg, "a pattern of %I bytes; it must have 1, 2, 4, 8 or 16", (LUAI_UACINT)*nbytes);
     return pattern;
   }
   size_t value = cla_lua_checksize(L, arg, "value");
-  if (value > 255)
-    luaL_argerror(L, arg, lua_pushfstring(L, "value: %I is no byte", (LUAI_UACINT)value));
+  if (value > 255) cla_lua_badarg(L, arg, "value: %I is no byte", (LUAI_UACINT)value);
   *byte = (char)value;
   *nbytes = 1;
   return byte;
@@ -342,16 +319,14 @@ static int buffer_fill(lua_State *L) {
   lua_command c;
   cla_lua_command(L, 3, b->device, &c);
   lua_event *e = event_for(L, &c);
-  cla_status status =
-      cla__fill(&b->handle, b->offset + offset, pattern, pattern_size, nbytes, &c.order);
+  cla_status status = cla__fill(&b->handle, b->offset + offset, pattern, pattern_size, nbytes, &c.order);
   return command_done(L, status, &c, e);
 }
 
 static size_t rest(size_t offset, size_t size) { return offset < size ? size - offset : 0; }
 
 static int buffer_copy(lua_State *L) {
-  static const char *const known[] = {"offset", "source_offset", "size", "stream",
-                                      "wait",   "async",         NULL};
+  static const char *const known[] = {"offset", "source_offset", "size", "stream", "wait", "async", NULL};
   const lua_buffer *to = check_live(L, 1), *from = check_live(L, 2);
   size_t offset = 0, source_offset = 0;
   cla_lua_checkfields(L, 3, known);
@@ -368,8 +343,8 @@ static int buffer_copy(lua_State *L) {
   lua_command c;
   cla_lua_command_between(L, 3, to->device, from->device, &c);
   lua_event *e = event_for(L, &c);
-  cla_status status = cla__copy(&to->handle, to->offset + offset, &from->handle,
-                                from->offset + source_offset, nbytes, &c.order);
+  cla_status status =
+      cla__copy(&to->handle, to->offset + offset, &from->handle, from->offset + source_offset, nbytes, &c.order);
   /* Between devices the event is the receiving side's, whichever side the stream is of. */
   if (c.order.stream->device != to->device) c.order.stream = cla_device_stream(to->device);
   return command_done(L, status, &c, e);
@@ -385,8 +360,7 @@ static int buffer_record(lua_State *L) {
 static const void *check_address(lua_State *L, int arg) {
   if (lua_islightuserdata(L, arg)) return lua_touserdata(L, arg);
   if (!lua_isinteger(L, arg))
-    luaL_argerror(L, arg, lua_pushfstring(L, "an address expected: an integer or a light userdata, got %s",
-                                          luaL_typename(L, arg)));
+    cla_lua_badarg(L, arg, "an address expected: an integer or a light userdata, got %s", luaL_typename(L, arg));
   return (const void *)(uintptr_t)lua_tointeger(L, arg);
 }
 
@@ -402,7 +376,8 @@ int cla_lua_resolve(lua_State *L) {
   b->share = share;
   cla_buffer found;
   size_t offset;
-  cla_status status = cla__handle_of(address, &b->handle, &offset);
+  cla_status status = cla__alive();
+  if (!status) status = cla__handle_of(address, &b->handle, &offset);
   if (!status) status = cla_resolve(address, &found);
   if (!status) status = cla__handle_check(&b->handle);
   if (status) {
@@ -429,9 +404,7 @@ static int push_size(lua_State *L, size_t n) {
 static int get_size(lua_State *L) { return push_size(L, cla_lua_checkbuffer(L, 1)->nbytes); }
 static int get_reserved(lua_State *L) { return push_size(L, cla_lua_checkbuffer(L, 1)->size); }
 static int get_offset(lua_State *L) { return push_size(L, cla_lua_checkbuffer(L, 1)->offset); }
-static int get_address(lua_State *L) {
-  return push_size(L, (uintptr_t)cla_lua_checkbuffer(L, 1)->address);
-}
+static int get_address(lua_State *L) { return push_size(L, (uintptr_t)cla_lua_checkbuffer(L, 1)->address); }
 
 static int get_is_view(lua_State *L) {
   lua_pushboolean(L, cla_lua_checkbuffer(L, 1)->is_view);
@@ -481,23 +454,19 @@ static int buffer_tostring(lua_State *L) {
   const lua_buffer *b = cla_lua_check(L, 1, CLA_LUA_BUFFER);
   if (!b->share) lua_pushliteral(L, "buffer (closed)");
   else if (!is_usable(b)) lua_pushliteral(L, "buffer (freed)");
-  else
-    lua_pushfstring(L, "buffer (%I bytes at %p, %s)", (LUAI_UACINT)b->nbytes, b->address,
-                    b->device->info.name);
+  else lua_pushfstring(L, "buffer (%I bytes at %p, %s)", (LUAI_UACINT)b->nbytes, b->address, b->device->info.name);
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"write", buffer_write}, {"read", buffer_read},
-                                   {"fill", buffer_fill},   {"copy", buffer_copy},
-                                   {"view", buffer_view},   {"map", cla_lua_buffer_map},
-                                   {"record", buffer_record}, {"close", buffer_close},
-                                   {NULL, NULL}};
+static const luaL_Reg methods[] = {{"write", buffer_write},   {"read", buffer_read},   {"fill", buffer_fill},
+                                   {"copy", buffer_copy},     {"view", buffer_view},   {"map", cla_lua_buffer_map},
+                                   {"record", buffer_record}, {"close", buffer_close}, {NULL, NULL}};
 
-static const luaL_Reg properties[] = {{"size", get_size},     {"address", get_address},
+static const luaL_Reg properties[] = {{"size", get_size},         {"address", get_address},
                                       {"reserved", get_reserved}, {"offset", get_offset},
-                                      {"device", get_device}, {"pool", get_pool},
-                                      {"stream", get_stream}, {"closed", get_closed},
-                                      {"is_view", get_is_view}, {NULL, NULL}};
+                                      {"device", get_device},     {"pool", get_pool},
+                                      {"stream", get_stream},     {"closed", get_closed},
+                                      {"is_view", get_is_view},   {NULL, NULL}};
 
 static const luaL_Reg metamethods[] = {{"__gc", buffer_close},
                                        {"__close", buffer_close},
@@ -505,6 +474,4 @@ static const luaL_Reg metamethods[] = {{"__gc", buffer_close},
                                        {"__len", get_size},
                                        {NULL, NULL}};
 
-void cla_lua_open_buffer(lua_State *L) {
-  cla_lua_newtype(L, CLA_LUA_BUFFER, methods, properties, metamethods);
-}
+void cla_lua_open_buffer(lua_State *L) { cla_lua_newtype(L, CLA_LUA_BUFFER, methods, properties, metamethods); }

@@ -1,7 +1,10 @@
 /* Arguments, results, and how a type is made.
  *
- * A size that comes from Lua is checked as a Lua number before it becomes a size_t: no value is cut, wrapped or rounded. */
+ * A size that comes from Lua is checked as a Lua number before it becomes a size_t: no value is cut, wrapped or
+ * rounded. */
 #include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "binding.h"
@@ -9,8 +12,8 @@
 /* ---- Results ----------------------------------------------------------------------------------- */
 
 static bool is_environment(cla_status status) {
-  return status == CLA_E_NOMEM || status == CLA_E_LIMIT || status == CLA_E_TOO_LARGE ||
-         status == CLA_E_DRIVER || status == CLA_E_NO_DEVICE;
+  return status == CLA_E_NOMEM || status == CLA_E_LIMIT || status == CLA_E_TOO_LARGE || status == CLA_E_DRIVER ||
+         status == CLA_E_NO_DEVICE;
 }
 
 int cla_lua_fail(lua_State *L, cla_status status) {
@@ -31,8 +34,7 @@ int cla_lua_raise(lua_State *L) {
   const char *name = NULL;
   if (lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar)) name = ar.name;
   size_t n = name ? strlen(name) : 0;
-  if (n && !(strncmp(message, name, n) == 0 && message[n] == ':'))
-    return luaL_error(L, "%s: %s", name, message);
+  if (n && !(strncmp(message, name, n) == 0 && message[n] == ':')) return luaL_error(L, "%s: %s", name, message);
   return luaL_error(L, "%s", message);
 }
 
@@ -40,6 +42,15 @@ int cla_lua_result(lua_State *L, cla_status status) {
   if (status) return cla_lua_fail(L, status);
   lua_pushboolean(L, true);
   return 1;
+}
+
+_Noreturn void cla_lua_badarg(lua_State *L, int arg, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  const char *message = lua_pushvfstring(L, format, args);
+  va_end(args);
+  luaL_argerror(L, arg, message);
+  abort(); /* it does not return */
 }
 
 /* ---- Sizes ------------------------------------------------------------------------------------- */
@@ -61,9 +72,9 @@ static const char *size_fault(lua_State *L, lua_Integer *out) {
 /* "nbytes: -1 is negative": the value as Lua shows it, strings in quotes, other things by their type. */
 static const char *describe(lua_State *L, const char *name, const char *fault) {
   switch (lua_type(L, -1)) {
-    case LUA_TNUMBER: lua_pushfstring(L, "%s", luaL_tolstring(L, -1, NULL)); break;
-    case LUA_TSTRING: lua_pushfstring(L, "the string '%s'", lua_tostring(L, -1)); break;
-    default: lua_pushstring(L, luaL_typename(L, -1));
+  case LUA_TNUMBER: lua_pushfstring(L, "%s", luaL_tolstring(L, -1, NULL)); break;
+  case LUA_TSTRING: lua_pushfstring(L, "the string '%s'", lua_tostring(L, -1)); break;
+  default: lua_pushstring(L, luaL_typename(L, -1));
   }
   return lua_pushfstring(L, "%s: %s %s", name, lua_tostring(L, -1), fault);
 }
@@ -71,7 +82,7 @@ static const char *describe(lua_State *L, const char *name, const char *fault) {
 static size_t top_size(lua_State *L, int arg, const char *name) {
   lua_Integer value = 0;
   const char *fault = size_fault(L, &value);
-  if (fault) luaL_argerror(L, arg, describe(L, name, fault));
+  if (fault) cla_lua_badarg(L, arg, "%s", describe(L, name, fault));
   return (size_t)value;
 }
 
@@ -102,20 +113,17 @@ bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise
   bool value = otherwise;
   int type = lua_getfield(L, index, name);
   if (type == LUA_TBOOLEAN) value = lua_toboolean(L, -1);
-  else if (type != LUA_TNIL) luaL_argerror(L, index, describe(L, name, "is no boolean"));
+  else if (type != LUA_TNIL) cla_lua_badarg(L, index, "%s", describe(L, name, "is no boolean"));
   lua_pop(L, 1);
   return value;
 }
 
 /* ---- Ranges ------------------------------------------------------------------------------------ */
 
-void cla_lua_checkrange(lua_State *L, int arg, size_t offset, size_t nbytes, size_t size,
-                        const char *what) {
+void cla_lua_checkrange(lua_State *L, int arg, size_t offset, size_t nbytes, size_t size, const char *what) {
   if (offset <= size && nbytes <= size - offset) return;
-  luaL_argerror(L, arg,
-                lua_pushfstring(L, "%I bytes at offset %I reach outside a %s of %I bytes",
-                                (LUAI_UACINT)nbytes, (LUAI_UACINT)offset, what,
-                                (LUAI_UACINT)size));
+  cla_lua_badarg(L, arg, "%I bytes at offset %I reach outside a %s of %I bytes", (LUAI_UACINT)nbytes,
+                 (LUAI_UACINT)offset, what, (LUAI_UACINT)size);
 }
 
 /* ---- Options tables ---------------------------------------------------------------------------- */
@@ -143,15 +151,14 @@ void cla_lua_checkfields(lua_State *L, int index, const char *const *known) {
     if (lua_type(L, -2) == LUA_TSTRING && is_known(lua_tostring(L, -2), known)) continue;
     luaL_tolstring(L, -2, NULL);
     push_names(L, known);
-    luaL_argerror(L, index,
-                  lua_pushfstring(L, "no option is named '%s'; there are %s", lua_tostring(L, -2),
-                                  lua_tostring(L, -1)));
+    cla_lua_badarg(L, index, "no option is named '%s'; there are %s", lua_tostring(L, -2), lua_tostring(L, -1));
   }
 }
 
 /* ---- Types ------------------------------------------------------------------------------------- */
 
-/* Upvalue: name -> method, or the luaL_Reg of a property, whose function runs in place on the object as its only argument. */
+/* Upvalue: name -> method, or the luaL_Reg of a property, whose function runs in place on the object as its only
+ * argument. */
 static int index_object(lua_State *L) {
   lua_settop(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TLIGHTUSERDATA) return 1;
@@ -180,8 +187,8 @@ const char CLA_LUA_PROGRAM[] = "clalloc.program";
 const char CLA_LUA_KERNEL[] = "clalloc.kernel";
 const char CLA_LUA_GUARD[] = "clalloc.guard";
 
-void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods,
-                     const luaL_Reg *properties, const luaL_Reg *meta) {
+void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, const luaL_Reg *properties,
+                     const luaL_Reg *meta) {
   luaL_newmetatable(L, name);
   luaL_setfuncs(L, meta, 0);
   push_names_of(L, methods, properties);
@@ -215,6 +222,6 @@ void *cla_lua_check(lua_State *L, int arg, const char *type) {
 }
 
 void cla_lua_checkopen(lua_State *L, int arg, const void *handle, const char *what) {
-  if (!handle) luaL_argerror(L, arg, lua_pushfstring(L, "attempt to use a closed %s", what));
+  if (!handle) cla_lua_badarg(L, arg, "attempt to use a closed %s", what);
   if (cla__driver_forbidden() && cla__alive()) cla_lua_raise(L);
 }

@@ -6,8 +6,7 @@
 /* A name of the driver table; raises for others. */
 static const char *check_call(lua_State *L, int arg) {
   const char *name = luaL_checkstring(L, arg);
-  if (cla__call_find(name) < 0)
-    luaL_argerror(L, arg, lua_pushfstring(L, "no driver call is named '%s'", name));
+  if (cla__call_find(name) < 0) cla_lua_badarg(L, arg, "no driver call is named '%s'", name);
   return name;
 }
 
@@ -60,23 +59,18 @@ static int debug_live(lua_State *L) {
   if (!lua_isnoneornil(L, 1)) {
     const char *name = luaL_checkstring(L, 1);
     bool is_all = strcmp(name, "all") == 0;
-    if (!is_all && !is_kind(name))
-      luaL_argerror(L, 1, lua_pushfstring(L, "no kind of driver object is named '%s'", name));
+    if (!is_all && !is_kind(name)) cla_lua_badarg(L, 1, "no kind of driver object is named '%s'", name);
     lua_pushinteger(L, cla_debug_live(is_all ? NULL : name));
     return 1;
   }
   lua_createtable(L, 0, CLA_LIVE_COUNT);
-  for (int i = 0; i < CLA_LIVE_COUNT; i++)
-    set_count(L, cla__live_name((cla_live)i), cla__live_count((cla_live)i));
+  for (int i = 0; i < CLA_LIVE_COUNT; i++) set_count(L, cla__live_name((cla_live)i), cla__live_count((cla_live)i));
   return 1;
 }
 
-static const luaL_Reg functions[] = {{"fail", debug_fail},
-                                     {"armed", debug_armed},
-                                     {"calls", debug_calls},
-                                     {"calls_reset", debug_calls_reset},
-                                     {"live", debug_live},
-                                     {NULL, NULL}};
+static const luaL_Reg functions[] = {{"fail", debug_fail},   {"armed", debug_armed},
+                                     {"calls", debug_calls}, {"calls_reset", debug_calls_reset},
+                                     {"live", debug_live},   {NULL, NULL}};
 
 int cla_lua_debug_table(lua_State *L) {
   luaL_newlib(L, functions);

@@ -64,9 +64,7 @@ int cla_lua_devices(lua_State *L) {
 
 /* ---- Properties -------------------------------------------------------------------------------- */
 
-static const cla_device_info *info(lua_State *L) {
-  return cla_device_get_info(cla_lua_checkdevice(L, 1)->device);
-}
+static const cla_device_info *info(lua_State *L) { return cla_device_get_info(cla_lua_checkdevice(L, 1)->device); }
 
 static int push_text(lua_State *L, const char *text) {
   lua_pushstring(L, text);
@@ -173,6 +171,4 @@ static const luaL_Reg metamethods[] = {{"__gc", device_close},
                                        {"__eq", device_eq},
                                        {NULL, NULL}};
 
-void cla_lua_open_device(lua_State *L) {
-  cla_lua_newtype(L, CLA_LUA_DEVICE, methods, properties, metamethods);
-}
+void cla_lua_open_device(lua_State *L) { cla_lua_newtype(L, CLA_LUA_DEVICE, methods, properties, metamethods); }

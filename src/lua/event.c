@@ -1,8 +1,8 @@
 /* Events: the end of one command.
  *
- * An event object owns one reference to the driver's event, and holds the stream and the device it came from. The host memory of
- * an asynchronous read is its own too; an event that goes before the command is complete leaves the memory to the
- * stream, which frees it then. */
+ * An event object owns one reference to the driver's event, and holds the stream and the device it came from. The host
+ * memory of an asynchronous read is its own too; an event that goes before the command is complete leaves the memory
+ * to the stream, which frees it then. */
 #include <stdlib.h>
 
 #include "binding.h"
@@ -13,9 +13,7 @@ lua_event *cla_lua_checkevent(lua_State *L, int arg) {
   return e;
 }
 
-lua_event *cla_lua_newevent(lua_State *L) {
-  return cla_lua_new(L, sizeof(lua_event), CLA_LUA_EVENT, 0);
-}
+lua_event *cla_lua_newevent(lua_State *L) { return cla_lua_new(L, sizeof(lua_event), CLA_LUA_EVENT, 0); }
 
 void cla_lua_fillevent(lua_event *e, cl_event event, cla_stream *s, uint64_t number) {
   cla__stream_hold(s);
@@ -29,14 +27,13 @@ void cla_lua_fillevent(lua_event *e, cl_event event, cla_stream *s, uint64_t num
 /* ---- State ------------------------------------------------------------------------------------- */
 
 static cla_status execution_status(const lua_event *e, cl_int *out) {
-  cl_int err = cla__get_event_info(e->device->driver, e->event, CL_EVENT_COMMAND_EXECUTION_STATUS,
-                                   sizeof *out, out, NULL);
+  cl_int err =
+      cla__get_event_info(e->device->driver, e->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof *out, out, NULL);
   return err ? cla__driver_error(CLA_CALL_get_event_info, err) : CLA_OK;
 }
 
 static cla_status ended_with(cl_int code) {
-  return cla__error(CLA_E_DRIVER, "the command ended with an error: %s (%d)", cla__cl_name(code),
-                    (int)code);
+  return cla__error(CLA_E_DRIVER, "the command ended with an error: %s (%d)", cla__cl_name(code), (int)code);
 }
 
 /* CLA_OK when the command has ended well. */
@@ -48,26 +45,23 @@ static cla_status wait_for(const lua_event *e) {
     return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
                       (unsigned long long)e->stream->id);
   cl_int err = cla__wait_events(e->device->driver, 1, &e->event);
-  if (err && err != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
-    return cla__driver_error(CLA_CALL_wait_events, err);
+  if (err && err != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) return cla__driver_error(CLA_CALL_wait_events, err);
   status = execution_status(e, &state);
   return status || state >= CL_COMPLETE ? status : ended_with(state);
 }
 
-static int event_wait(lua_State *L) {
-  return cla_lua_result(L, wait_for(cla_lua_checkevent(L, 1)));
-}
+static int event_wait(lua_State *L) { return cla_lua_result(L, wait_for(cla_lua_checkevent(L, 1))); }
 
 static int event_status(lua_State *L) {
   cl_int state = CL_QUEUED;
   cla_status status = execution_status(cla_lua_checkevent(L, 1), &state);
   if (status) return cla_lua_fail(L, status);
   switch (state) {
-    case CL_QUEUED: lua_pushliteral(L, "queued"); break;
-    case CL_SUBMITTED: lua_pushliteral(L, "submitted"); break;
-    case CL_RUNNING: lua_pushliteral(L, "running"); break;
-    case CL_COMPLETE: lua_pushliteral(L, "complete"); break;
-    default: lua_pushliteral(L, "error");
+  case CL_QUEUED: lua_pushliteral(L, "queued"); break;
+  case CL_SUBMITTED: lua_pushliteral(L, "submitted"); break;
+  case CL_RUNNING: lua_pushliteral(L, "running"); break;
+  case CL_COMPLETE: lua_pushliteral(L, "complete"); break;
+  default: lua_pushliteral(L, "error");
   }
   return 1;
 }
@@ -82,8 +76,13 @@ static int get_done(lua_State *L) {
 
 /* ---- Times ------------------------------------------------------------------------------------- */
 
+/* Some drivers (rusticl) give numbers for a command that has not ended, so it is asked first. */
 static cla_status profile(const lua_event *e, cl_profiling_info what, cl_ulong *ns) {
-  cl_int err = cla__get_event_profile(e->device->driver, e->event, what, sizeof *ns, ns, NULL);
+  cl_int state = CL_QUEUED;
+  cla_status status = execution_status(e, &state);
+  if (status) return status;
+  cl_int err = CL_PROFILING_INFO_NOT_AVAILABLE;
+  if (state <= CL_COMPLETE) err = cla__get_event_profile(e->device->driver, e->event, what, sizeof *ns, ns, NULL);
   if (err == CL_PROFILING_INFO_NOT_AVAILABLE)
     return cla__error(CLA_E_UNSUPPORTED, "the command has no times: it is not complete, or its "
                                          "queue was made without profiling");
@@ -134,14 +133,16 @@ static int event_data(lua_State *L) {
   return 1;
 }
 
-/* The driver may still be writing there. Without host memory for the note it is waited for, and behind a shut gate, where
- * no wait would end, it is never freed. */
+/* The driver may still be writing there. Without host memory for the note it is waited for, and behind a shut gate,
+ * where no wait would end, it is never freed. */
 static void free_when_complete(const lua_event *e) {
   cl_int state = CL_QUEUED;
-  if (!execution_status(e, &state) && state <= CL_COMPLETE) free(e->host);
-  else if (cla__stream_defer(e->stream, e->number, free, e->host) &&
-           !cla__stream_wait(e->stream, e->number))
-    free(e->host);
+  bool is_complete = !execution_status(e, &state) && state <= CL_COMPLETE;
+  if (!is_complete) {
+    if (!cla__stream_defer(e->stream, e->number, free, e->host)) return;
+    is_complete = !cla__stream_wait(e->stream, e->number);
+  }
+  if (is_complete) free(e->host);
 }
 
 static int event_close(lua_State *L) {
@@ -169,24 +170,21 @@ static int get_stream(lua_State *L) {
 static int event_tostring(lua_State *L) {
   const lua_event *e = cla_lua_check(L, 1, CLA_LUA_EVENT);
   if (!e->event) lua_pushliteral(L, "event (closed)");
-  else
-    lua_pushfstring(L, "event (command %I of stream %I)", (LUAI_UACINT)e->number,
-                    (LUAI_UACINT)e->stream->id);
+  else lua_pushfstring(L, "event (command %I of stream %I)", (LUAI_UACINT)e->number, (LUAI_UACINT)e->stream->id);
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"wait", event_wait},       {"status", event_status},
-                                   {"seconds", event_seconds}, {"profile", event_profile},
-                                   {"data", event_data},       {"close", event_close},
+static const luaL_Reg methods[] = {{"wait", event_wait},
+                                   {"status", event_status},
+                                   {"seconds", event_seconds},
+                                   {"profile", event_profile},
+                                   {"data", event_data},
+                                   {"close", event_close},
                                    {NULL, NULL}};
 
 static const luaL_Reg properties[] = {{"done", get_done}, {"stream", get_stream}, {NULL, NULL}};
 
-static const luaL_Reg metamethods[] = {{"__gc", event_close},
-                                       {"__close", event_close},
-                                       {"__tostring", event_tostring},
-                                       {NULL, NULL}};
+static const luaL_Reg metamethods[] = {
+    {"__gc", event_close}, {"__close", event_close}, {"__tostring", event_tostring}, {NULL, NULL}};
 
-void cla_lua_open_event(lua_State *L) {
-  cla_lua_newtype(L, CLA_LUA_EVENT, methods, properties, metamethods);
-}
+void cla_lua_open_event(lua_State *L) { cla_lua_newtype(L, CLA_LUA_EVENT, methods, properties, metamethods); }

@@ -1,7 +1,7 @@
 /* Gates: hold streams still until opened, for tests without sleeps.
  *
- * A gate of a script can only be opened by the script, so it is exclusive: a wait behind it on the same thread raises. A gate
- * that is closed or collected is opened first. */
+ * A gate of a script can only be opened by the script, so it is exclusive: a wait behind it on the same thread raises.
+ * A gate that is closed or collected is opened first. */
 #include "binding.h"
 
 lua_gate *cla_lua_checkgate(lua_State *L, int arg) {
@@ -19,9 +19,7 @@ int cla_lua_device_gate(lua_State *L) {
   return 1;
 }
 
-static int gate_open(lua_State *L) {
-  return cla_lua_result(L, cla_gate_open(cla_lua_checkgate(L, 1)->gate));
-}
+static int gate_open(lua_State *L) { return cla_lua_result(L, cla_gate_open(cla_lua_checkgate(L, 1)->gate)); }
 
 static int gate_close(lua_State *L) {
   lua_gate *object = cla_lua_check(L, 1, CLA_LUA_GATE);
@@ -52,12 +50,9 @@ static int gate_tostring(lua_State *L) {
 
 static const luaL_Reg methods[] = {{"open", gate_open}, {"close", gate_close}, {NULL, NULL}};
 
-static const luaL_Reg properties[] = {
-    {"is_open", get_is_open}, {"device", get_device}, {NULL, NULL}};
+static const luaL_Reg properties[] = {{"is_open", get_is_open}, {"device", get_device}, {NULL, NULL}};
 
 static const luaL_Reg metamethods[] = {
     {"__gc", gate_close}, {"__close", gate_close}, {"__tostring", gate_tostring}, {NULL, NULL}};
 
-void cla_lua_open_gate(lua_State *L) {
-  cla_lua_newtype(L, CLA_LUA_GATE, methods, properties, metamethods);
-}
+void cla_lua_open_gate(lua_State *L) { cla_lua_newtype(L, CLA_LUA_GATE, methods, properties, metamethods); }

@@ -1,15 +1,15 @@
 /* Guards: the current device and stream until a scope ends.
  *
- * Guards belong to the coroutine that made them. The list in the world links all that are open, newest first, without keeping
- * any of them alive; a guard keeps its coroutine alive (user value 1), so the pointer may be compared and asked. What
- * counts is the newest guard of the running coroutine, else the newest of one that is waiting for a coroutine it resumed;
- * suspended, failed and finished coroutines have no say. So a coroutine that dies with a guard open changes nothing for
- * others. */
+ * Guards belong to the coroutine that made them. The list in the world links all that are open, newest first, without
+ * keeping any of them alive; a guard keeps its coroutine alive (user value 1), so the pointer may be compared and
+ * asked. What counts is the newest guard of the running coroutine, else the newest of one that is waiting for a
+ * coroutine it resumed; suspended, failed and finished coroutines have no say. So a coroutine that dies with a guard
+ * open changes nothing for others. */
 #include "binding.h"
 
 struct lua_guard {
   lua_guard *next;
-  lua_world *world;  /* NULL: closed */
+  lua_world *world; /* NULL: closed */
   lua_State *thread;
   cla_device *device; /* retained */
   cla_stream *stream; /* retained; NULL: the device's default stream */
@@ -105,6 +105,4 @@ static const luaL_Reg methods[] = {{"close", guard_close}, {NULL, NULL}};
 static const luaL_Reg metamethods[] = {
     {"__gc", guard_close}, {"__close", guard_close}, {"__tostring", guard_tostring}, {NULL, NULL}};
 
-void cla_lua_open_guard(lua_State *L) {
-  cla_lua_newtype(L, CLA_LUA_GUARD, methods, NULL, metamethods);
-}
+void cla_lua_open_guard(lua_State *L) { cla_lua_newtype(L, CLA_LUA_GUARD, methods, NULL, metamethods); }

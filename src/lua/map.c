@@ -1,7 +1,7 @@
 /* Maps: a piece of a buffer in host memory, until closed.
  *
- * A map keeps its allocation in place, also when the buffer is closed meanwhile. Closing the pool takes the memory away: then the
- * map can only be closed. What may be read and written is fixed by the mode. */
+ * A map keeps its allocation in place, also when the buffer is closed meanwhile. Closing the pool takes the memory
+ * away: then the map can only be closed. What may be read and written is fixed by the mode. */
 #include <string.h>
 
 #include "binding.h"
@@ -18,8 +18,7 @@ static lua_map *check(lua_State *L) {
 
 int cla_lua_buffer_map(lua_State *L) {
   static const char *const modes[] = {"r", "w", "rw", "discard", NULL};
-  static const unsigned flags[] = {CLA_MAP_READ, CLA_MAP_WRITE, CLA_MAP_READ | CLA_MAP_WRITE,
-                                   CLA_MAP_DISCARD};
+  static const unsigned flags[] = {CLA_MAP_READ, CLA_MAP_WRITE, CLA_MAP_READ | CLA_MAP_WRITE, CLA_MAP_DISCARD};
   const lua_buffer *b = cla_lua_checkbuffer(L, 1);
   int mode = luaL_checkoption(L, 2, NULL, modes);
   size_t offset = cla_lua_optsize(L, 3, "offset", 0);
@@ -29,8 +28,8 @@ int cla_lua_buffer_map(lua_State *L) {
   lua_map *m = cla_lua_new(L, sizeof *m, CLA_LUA_MAP, 1);
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, -2, 1);
-  cla_status status = cla__map(&b->handle, b->offset + offset, nbytes, flags[mode],
-                               cla_lua_currentstream(L, b->device), &m->mapping);
+  cla_status status =
+      cla__map(&b->handle, b->offset + offset, nbytes, flags[mode], cla_lua_currentstream(L, b->device), &m->mapping);
   if (status) return cla_lua_fail(L, status);
   b->share->count++;
   m->share = b->share;
@@ -96,26 +95,16 @@ static int map_len(lua_State *L) {
 static int map_tostring(lua_State *L) {
   const lua_map *m = cla_lua_check(L, 1, CLA_LUA_MAP);
   if (!m->mapping) lua_pushliteral(L, "map (closed)");
-  else
-    lua_pushfstring(L, "map (%I bytes, %s)", (LUAI_UACINT)m->nbytes,
-                    !m->writable ? "r" : m->readable ? "rw" : "w");
+  else lua_pushfstring(L, "map (%I bytes, %s)", (LUAI_UACINT)m->nbytes, !m->writable ? "r" : m->readable ? "rw" : "w");
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"read", map_read},
-                                   {"write", map_write},
-                                   {"string", map_string},
-                                   {"close", map_close},
-                                   {NULL, NULL}};
+static const luaL_Reg methods[] = {
+    {"read", map_read}, {"write", map_write}, {"string", map_string}, {"close", map_close}, {NULL, NULL}};
 
 static const luaL_Reg properties[] = {{"size", map_len}, {NULL, NULL}};
 
-static const luaL_Reg metamethods[] = {{"__gc", map_close},
-                                       {"__close", map_close},
-                                       {"__tostring", map_tostring},
-                                       {"__len", map_len},
-                                       {NULL, NULL}};
+static const luaL_Reg metamethods[] = {
+    {"__gc", map_close}, {"__close", map_close}, {"__tostring", map_tostring}, {"__len", map_len}, {NULL, NULL}};
 
-void cla_lua_open_map(lua_State *L) {
-  cla_lua_newtype(L, CLA_LUA_MAP, methods, properties, metamethods);
-}
+void cla_lua_open_map(lua_State *L) { cla_lua_newtype(L, CLA_LUA_MAP, methods, properties, metamethods); }

@@ -1,8 +1,8 @@
 /* Pools: the caching allocator of a device as an object.
  *
- * `dev:pool()` is a handle to the device's default pool, and closing it lets go of the handle. Any other pool is the script's
- * own: closing it frees its allocations, and their buffers are stale; collected, it goes when nothing refers to it or to
- * a buffer of it. */
+ * `dev:pool()` is a handle to the device's default pool, and closing it lets go of the handle. Any other pool is the
+ * script's own: closing it frees its allocations, and their buffers are stale; collected, it goes when nothing refers
+ * to it or to a buffer of it. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,9 +40,7 @@ static void read_size(lua_State *L, int index, const char *name, size_t *out) {
 static cla_policy named_policy(lua_State *L, int arg, const char *name) {
   if (strcmp(name, "caching") == 0) return cla_policy_caching();
   if (strcmp(name, "direct") == 0) return cla_policy_direct();
-  luaL_argerror(L, arg,
-                lua_pushfstring(L, "policy: none is named '%s'; there are caching, direct", name));
-  return cla_policy_caching();
+  cla_lua_badarg(L, arg, "policy: none is named '%s'; there are caching, direct", name);
 }
 
 /* The policy table on top of the stack: {name =, parameters that differ from the named policy's}. */
@@ -52,8 +50,7 @@ static cla_policy read_policy(lua_State *L, int arg) {
   int index = lua_gettop(L);
   cla_lua_checkfields(L, index, known);
   cla_policy policy = cla_policy_caching();
-  if (lua_getfield(L, index, "name") != LUA_TNIL)
-    policy = named_policy(L, arg, luaL_tolstring(L, -1, NULL));
+  if (lua_getfield(L, index, "name") != LUA_TNIL) policy = named_policy(L, arg, luaL_tolstring(L, -1, NULL));
   lua_settop(L, index);
   read_size(L, index, "align", &policy.align);
   read_size(L, index, "grain", &policy.grain);
@@ -70,12 +67,10 @@ static cla_pool_options read_options(lua_State *L, int arg) {
   cla_lua_checkfields(L, arg, known);
   cla_pool_options options = {.policy = cla_policy_caching()};
   switch (lua_getfield(L, arg, "policy")) {
-    case LUA_TNIL: break;
-    case LUA_TSTRING: options.policy = named_policy(L, arg, lua_tostring(L, -1)); break;
-    case LUA_TTABLE: options.policy = read_policy(L, arg); break;
-    default:
-      luaL_argerror(L, arg, lua_pushfstring(L, "policy: a policy or its name expected, got %s",
-                                            luaL_typename(L, -1)));
+  case LUA_TNIL: break;
+  case LUA_TSTRING: options.policy = named_policy(L, arg, lua_tostring(L, -1)); break;
+  case LUA_TTABLE: options.policy = read_policy(L, arg); break;
+  default: cla_lua_badarg(L, arg, "policy: a policy or its name expected, got %s", luaL_typename(L, -1));
   }
   lua_pop(L, 1);
   options.limit = cla_lua_fieldsize(L, arg, "limit", 0);
@@ -131,9 +126,7 @@ static int pool_trim(lua_State *L) {
   return 1;
 }
 
-static int pool_reset_peaks(lua_State *L) {
-  return cla_lua_result(L, cla_pool_reset_peaks(check(L)));
-}
+static int pool_reset_peaks(lua_State *L) { return cla_lua_result(L, cla_pool_reset_peaks(check(L))); }
 
 /* A contradiction in the pool's books is nothing a script can handle. */
 static int pool_check(lua_State *L) { return cla_lua_result(L, cla_pool_check(check(L))); }
@@ -149,13 +142,27 @@ static int pool_stats(lua_State *L) {
     size_t offset;
   } fields[] = {
 #define FIELD(name) {#name, offsetof(cla_stats, name)}
-      FIELD(active_bytes),      FIELD(requested_bytes),      FIELD(reserved_bytes),
-      FIELD(cached_bytes),      FIELD(held_bytes),           FIELD(active_blocks),
-      FIELD(cached_blocks),     FIELD(held_blocks),          FIELD(segments),
-      FIELD(allocs),            FIELD(frees),                FIELD(driver_allocs),
-      FIELD(driver_frees),      FIELD(retries),              FIELD(ooms),
-      FIELD(largest_free),      FIELD(limit),                FIELD(peak_active_bytes),
-      FIELD(peak_cached_bytes), FIELD(peak_requested_bytes), FIELD(peak_reserved_bytes),
+      FIELD(active_bytes),
+      FIELD(requested_bytes),
+      FIELD(reserved_bytes),
+      FIELD(cached_bytes),
+      FIELD(held_bytes),
+      FIELD(active_blocks),
+      FIELD(cached_blocks),
+      FIELD(held_blocks),
+      FIELD(segments),
+      FIELD(allocs),
+      FIELD(frees),
+      FIELD(driver_allocs),
+      FIELD(driver_frees),
+      FIELD(retries),
+      FIELD(ooms),
+      FIELD(largest_free),
+      FIELD(limit),
+      FIELD(peak_active_bytes),
+      FIELD(peak_cached_bytes),
+      FIELD(peak_requested_bytes),
+      FIELD(peak_reserved_bytes),
       FIELD(peak_held_bytes),
 #undef FIELD
   };
@@ -175,8 +182,8 @@ static int pool_stats(lua_State *L) {
 
 /* ---- Snapshot ---------------------------------------------------------------------------------- */
 
-/* The core's copy of the pool must not be left by a Lua error: blocks are counted, then gathered into Lua memory that is
- * there already, then told. */
+/* The core's copy of the pool must not be left by a Lua error: blocks are counted, then gathered into Lua memory that
+ * is there already, then told. */
 typedef struct gathering {
   cla_block_info *blocks;
   size_t count, capacity;
@@ -267,8 +274,7 @@ static int pool_newindex(lua_State *L) {
   cla_pool *p = check(L);
   const char *name = lua_tostring(L, 2);
   if (!name || strcmp(name, "limit") != 0)
-    return luaL_error(L, "a pool has no field '%s' to set; there is limit",
-                      luaL_tolstring(L, 2, NULL));
+    return luaL_error(L, "a pool has no field '%s' to set; there is limit", luaL_tolstring(L, 2, NULL));
   if (cla_pool_set_limit(p, cla_lua_checksize(L, 3, "limit"))) return cla_lua_raise(L);
   return 0;
 }
@@ -293,9 +299,8 @@ static int pool_tostring(lua_State *L) {
   push_human(L, stats.active_bytes);
   push_human(L, stats.reserved_bytes);
   push_human(L, stats.limit);
-  lua_pushfstring(L, "pool (%s, %I segments, %s active of %s reserved, limit %s)",
-                  cla_pool_policy(object->pool)->name, (LUAI_UACINT)stats.segments,
-                  lua_tostring(L, -3), lua_tostring(L, -2), lua_tostring(L, -1));
+  lua_pushfstring(L, "pool (%s, %I segments, %s active of %s reserved, limit %s)", cla_pool_policy(object->pool)->name,
+                  (LUAI_UACINT)stats.segments, lua_tostring(L, -3), lua_tostring(L, -2), lua_tostring(L, -1));
   return 1;
 }
 
@@ -305,15 +310,10 @@ static int pool_eq(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"alloc", cla_lua_pool_alloc},
-                                   {"trim", pool_trim},
-                                   {"stats", pool_stats},
-                                   {"reset_peaks", pool_reset_peaks},
-                                   {"snapshot", pool_snapshot},
-                                   {"check", pool_check},
-                                   {"set_limit", pool_set_limit},
-                                   {"close", pool_close},
-                                   {NULL, NULL}};
+static const luaL_Reg methods[] = {
+    {"alloc", cla_lua_pool_alloc},     {"trim", pool_trim},         {"stats", pool_stats},
+    {"reset_peaks", pool_reset_peaks}, {"snapshot", pool_snapshot}, {"check", pool_check},
+    {"set_limit", pool_set_limit},     {"close", pool_close},       {NULL, NULL}};
 
 static const luaL_Reg properties[] = {
     {"device", get_device}, {"limit", get_limit}, {"policy", get_policy}, {NULL, NULL}};
@@ -325,6 +325,4 @@ static const luaL_Reg metamethods[] = {{"__gc", pool_gc},
                                        {"__eq", pool_eq},
                                        {NULL, NULL}};
 
-void cla_lua_open_pool(lua_State *L) {
-  cla_lua_newtype(L, CLA_LUA_POOL, methods, properties, metamethods);
-}
+void cla_lua_open_pool(lua_State *L) { cla_lua_newtype(L, CLA_LUA_POOL, methods, properties, metamethods); }

@@ -1,7 +1,7 @@
 /* Simulated devices: `cl.simulate{...}` and `sim:complete(stream [, n])`. */
 #include "binding.h"
 
-static const char *const fields[] = {"capacity", "align",   "max_alloc", "refuse_above",
+static const char *const fields[] = {"capacity", "align",  "max_alloc",        "refuse_above",
                                      "lazy",     "manual", "accepts_oversize", NULL};
 
 int cla_lua_simulate(lua_State *L) {

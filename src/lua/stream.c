@@ -1,7 +1,7 @@
 /* Streams: an in-order queue of a device, and what waits for what.
  *
- * A stream object holds the stream; pools and events keep what they need of it after it is closed. A wait that only this
- * thread could end, because a gate of its own is shut, raises instead of hanging. */
+ * A stream object holds the stream; pools and events keep what they need of it after it is closed. A wait that only
+ * this thread could end, because a gate of its own is shut, raises instead of hanging. */
 #include "binding.h"
 
 lua_stream *cla_lua_checkstream(lua_State *L, int arg) {
@@ -27,9 +27,7 @@ int cla_lua_device_stream(lua_State *L) {
 
 /* ---- Methods ----------------------------------------------------------------------------------- */
 
-static int stream_finish(lua_State *L) {
-  return cla_lua_result(L, cla_stream_finish(check(L)));
-}
+static int stream_finish(lua_State *L) { return cla_lua_result(L, cla_stream_finish(check(L))); }
 
 static int stream_query(lua_State *L) {
   bool idle = false;
@@ -42,8 +40,8 @@ static int stream_query(lua_State *L) {
 static cla_status wait_event(lua_State *L, cla_stream *s, const lua_event *e) {
   cla_lua_checkopen(L, 2, e->event, "event");
   if (e->device != s->device)
-    return cla__error(CLA_E_INVALID, "wait: the event belongs to %s, the stream to %s",
-                      e->device->info.name, s->device->info.name);
+    return cla__error(CLA_E_INVALID, "wait: the event belongs to %s, the stream to %s", e->device->info.name,
+                      s->device->info.name);
   cla__stream_inherit_gates(s, e->stream, e->number);
   return cla_stream_wait_event(s, e->event);
 }
@@ -66,9 +64,7 @@ static cla_status wait_for_top(lua_State *L, cla_stream *s) {
     cla_lua_checkopen(L, 2, gate, "gate");
     return cla_stream_wait_gate(s, gate);
   }
-  luaL_argerror(L, 2, lua_pushfstring(L, "an event, a gate, a stream or a list of them expected, got %s",
-                                      luaL_typename(L, -1)));
-  return CLA_E_INVALID;
+  cla_lua_badarg(L, 2, "an event, a gate, a stream or a list of them expected, got %s", luaL_typename(L, -1));
 }
 
 static int stream_wait(lua_State *L) {
@@ -121,8 +117,7 @@ static int get_device(lua_State *L) {
 static int stream_tostring(lua_State *L) {
   const lua_stream *s = cla_lua_check(L, 1, CLA_LUA_STREAM);
   if (!s->stream) lua_pushliteral(L, "stream (closed)");
-  else
-    lua_pushfstring(L, "stream (%I, %s)", (LUAI_UACINT)s->stream->id, s->stream->device->info.name);
+  else lua_pushfstring(L, "stream (%I, %s)", (LUAI_UACINT)s->stream->id, s->stream->device->info.name);
   return 1;
 }
 
@@ -133,9 +128,8 @@ static int stream_eq(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"finish", stream_finish}, {"query", stream_query},
-                                   {"wait", stream_wait},     {"stats", stream_stats},
-                                   {"close", stream_close},   {NULL, NULL}};
+static const luaL_Reg methods[] = {{"finish", stream_finish}, {"query", stream_query}, {"wait", stream_wait},
+                                   {"stats", stream_stats},   {"close", stream_close}, {NULL, NULL}};
 
 static const luaL_Reg properties[] = {{"id", get_id}, {"device", get_device}, {NULL, NULL}};
 
@@ -145,6 +139,4 @@ static const luaL_Reg metamethods[] = {{"__gc", stream_close},
                                        {"__eq", stream_eq},
                                        {NULL, NULL}};
 
-void cla_lua_open_stream(lua_State *L) {
-  cla_lua_newtype(L, CLA_LUA_STREAM, methods, properties, metamethods);
-}
+void cla_lua_open_stream(lua_State *L) { cla_lua_newtype(L, CLA_LUA_STREAM, methods, properties, metamethods); }

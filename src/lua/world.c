@@ -1,11 +1,13 @@
-/* The world: what the binding keeps once for each Lua state, and the pressure that device memory puts on its collector.
+/* The world: what the binding keeps once for each Lua state, and the pressure that device memory puts on its
+ * collector.
  *
- * The world is a userdata in the registry: its memory outlives every finalizer of the state, so functions may keep pointers
- * to it. Its own finalizer lets go of the default device; whatever runs later gets no default device any more.
+ * The world is a userdata in the registry: its memory outlives every finalizer of the state, so functions may keep
+ * pointers to it. Its own finalizer lets go of the default device; whatever runs later gets no default device any
+ * more.
  *
- * Pressure: a full collection when live bytes have grown by a quarter of the pool's limit since the last one. Steps do not
- * do: in generational mode aged handles are never looked at again. At most four collections find nothing between an empty
- * and a full pool, and a program that closes its buffers never gets one. */
+ * Pressure: a full collection when live bytes have grown by a quarter of the pool's limit since the last one. Steps do
+ * not do: in generational mode aged handles are never looked at again. At most four collections find nothing between
+ * an empty and a full pool, and a program that closes its buffers never gets one. */
 #include <stdlib.h>
 
 #include "binding.h"
@@ -48,8 +50,7 @@ bool cla_lua_collect(lua_State *L, lua_world *w) {
   return result == 0;
 }
 
-static __attribute__((noinline)) void press(lua_State *L, lua_world *w, const cla_pool *p,
-                                            size_t nbytes) {
+static __attribute__((noinline)) void press(lua_State *L, lua_world *w, const cla_pool *p, size_t nbytes) {
   size_t cap = p->limit / 4;
   if (cap < LEAST_GROWTH) cap = LEAST_GROWTH;
   if (w->grown > cap && cla_lua_collect(L, w)) w->grown = nbytes;
@@ -60,9 +61,7 @@ void cla_lua_grew(lua_State *L, lua_world *w, const cla_pool *p, size_t nbytes) 
   if (w->grown > LEAST_GROWTH) press(L, w, p, nbytes);
 }
 
-void cla_lua_shrank(lua_world *w, size_t nbytes) {
-  w->grown = nbytes < w->grown ? w->grown - nbytes : 0;
-}
+void cla_lua_shrank(lua_world *w, size_t nbytes) { w->grown = nbytes < w->grown ? w->grown - nbytes : 0; }
 
 /* ---- Life -------------------------------------------------------------------------------------- */
 

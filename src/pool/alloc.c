@@ -105,7 +105,7 @@ static cla_status over_limit(const cla_pool *p, size_t need) {
   return used > p->limit || need > p->limit - used ? CLA_E_LIMIT : CLA_OK;
 }
 
-/* A new segment, of the size wanted or, failing that, of the size needed. Holds the lock before and after. */
+/* A new segment: of the size wanted, else of whole grains, else of the bare request. Holds the lock before and after. */
 static cla_status grow(cla_pool *p, cla_owner *o, size_t size) {
   size_t need, want;
   cla__policy_grow(p, size, &need, &want);
@@ -124,6 +124,7 @@ static cla_status grow(cla_pool *p, cla_owner *o, size_t size) {
   }
   cla_status status = cla__segment_make(p, o, want);
   if (status == CLA_E_NOMEM && want > need && !over_limit(p, need)) status = cla__segment_make(p, o, need);
+  if (status == CLA_E_NOMEM && need > size && !over_limit(p, size)) status = cla__segment_make(p, o, size);
   return status;
 }
 

@@ -108,7 +108,7 @@ static cla_status unknown_address(const void *address) {
 /* Locks and returns the pool whose segment holds the address, or NULL. */
 static cla_pool *lock_pool_of(const void *address, cla_segment **out) {
   cla_range *r = cla__map_find(address);
-  if (!r) return NULL;
+  if (!r || r->record) return NULL;
   cla_pool *p = r->owner;
   cla__lock(&p->lock);
   if (cla__range_holds(r, address)) {
@@ -276,6 +276,8 @@ cla_status cla_record(const void *address, cla_stream *s) {
   size_t offset;
   cla_status status = cla__alive();
   if (!status && !s) status = cla__error(CLA_E_INVALID, "record: no stream");
+  const cla_range *r = status ? NULL : cla__map_find(address);
+  if (r && r->record) return r->record(address, s); /* pinned memory */
   if (!status) status = cla__handle_of(address, &h, &offset);
   return status ? status : cla__handle_record(&h, s);
 }

@@ -57,8 +57,9 @@ struct cla_block {
 
 typedef struct cla_sub {
   size_t offset, size;
-  cl_mem mem;       /* NULL: the place is empty */
-  uint64_t used_at; /* pool->sub_clock when it was last asked for */
+  cl_mem mem;          /* NULL: the place is empty */
+  uint64_t used_at;    /* pool->sub_clock when it was last asked for */
+  uint64_t generation; /* pool->generation then: an allocation with a later one has not used it */
 } cla_sub;
 
 enum { CLA_MAX_LEVELS = 8 };

@@ -223,9 +223,15 @@ static void sub_place(cla_segment *g, const cla_sub *s) {
   g->subs[i] = *s;
 }
 
+static void sub_touch(cla_pool *p, cla_sub *s) {
+  s->used_at = ++p->sub_clock;
+  s->generation = p->generation;
+}
+
+/* What is live there now has used it. A held block's generation is gone: it may have. */
 static bool sub_in_use(const cla_pool *p, const cla_segment *g, const cla_sub *s) {
   const cla_block *b = cla__block_at(p, g, s->offset);
-  return b && (b->state == CLA_ACTIVE || b->state == CLA_HELD);
+  return b && (b->state == CLA_ACTIVE || b->state == CLA_HELD) && s->generation >= b->generation;
 }
 
 static int by_age(const void *a, const void *b) {
@@ -273,7 +279,7 @@ cla_status cla__segment_mem(cla_pool *p, cla_segment *g, size_t offset, size_t s
   }
   cla_sub *known = sub_find(g, offset, size);
   if (known) {
-    known->used_at = ++p->sub_clock;
+    sub_touch(p, known);
     *out = known->mem;
     return CLA_OK;
   }
@@ -290,10 +296,12 @@ cla_status cla__segment_mem(cla_pool *p, cla_segment *g, size_t offset, size_t s
   if (g->nsubs * 2 >= g->sub_capacity) status = subs_renew(p, g, &dropped, &ndropped);
   known = status ? NULL : sub_find(g, offset, size); /* another thread may have been quicker */
   if (known) {
-    known->used_at = ++p->sub_clock;
+    sub_touch(p, known);
     *out = known->mem;
   } else if (!status) {
-    sub_place(g, &(cla_sub){.offset = offset, .size = size, .mem = mem, .used_at = ++p->sub_clock});
+    cla_sub fresh = {.offset = offset, .size = size, .mem = mem};
+    sub_touch(p, &fresh);
+    sub_place(g, &fresh);
     g->nsubs++;
     *out = mem;
     mem = NULL;

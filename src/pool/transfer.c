@@ -236,8 +236,12 @@ static cla_status copy_on_device(const cla_handle *dst, size_t dst_offset, const
   } else if (!(status = before(o, &seen))) {
     const transfer t = {.nbytes = nbytes};
     cl_int err = enqueue_copy(&order, &to, &from, &t);
-    if (err) status = cla__enqueue_failed(&to, CLA_CALL_enqueue_copy, err);
-    else number = cla__stream_after(o->stream);
+    if (err) {
+      cla__enqueue_failed(&from, CLA_CALL_enqueue_copy, err); /* OpenCL does not say which of them it is */
+      status = cla__enqueue_failed(&to, CLA_CALL_enqueue_copy, err);
+    } else {
+      number = cla__stream_after(o->stream);
+    }
   }
   cla__unpin(&from, o->stream, number);
   cla__unpin(&to, o->stream, number);
@@ -502,6 +506,18 @@ static cla_status order_for(cla_device *d, cla_stream *s, cl_event *out, cla_ord
   return s ? CLA_OK : cla__current_for(d, &current, &o->stream);
 }
 
+/* Pinned memory at the host end of an asynchronous copy is in use by the stream; plain memory is the caller's to keep. */
+static cla_status record_host(const void *address, cla_stream *s, cl_event *out) {
+  const cla_range *r = cla__map_find(address);
+  if (!r || !r->record) return CLA_OK;
+  cla_status status = r->record(address, s);
+  if (!status) return CLA_OK;
+  cla__wait_events(s->device->driver, 1, out); /* unrecorded, the copy must be over before anybody frees the memory */
+  cla__release_event(s->device->driver, *out);
+  *out = NULL;
+  return status;
+}
+
 cla_status cla_copy(void *dst, const void *src, size_t nbytes, cla_stream *s, cl_event *out) {
   cla_handle to, from;
   size_t to_offset = 0, from_offset = 0;
@@ -517,8 +533,10 @@ cla_status cla_copy(void *dst, const void *src, size_t nbytes, cla_stream *s, cl
   }
   status = order_for(to.pool ? to.pool->device : from.pool->device, s, out, &o);
   if (status) return status;
-  if (!from.pool) return cla__write(&to, to_offset, src, nbytes, &o);
-  if (!to.pool) return cla__read(&from, from_offset, dst, nbytes, &o);
+  if (!from.pool || !to.pool) {
+    status = from.pool ? cla__read(&from, from_offset, dst, nbytes, &o) : cla__write(&to, to_offset, src, nbytes, &o);
+    return status || !out ? status : record_host(from.pool ? dst : src, o.stream, out);
+  }
   return cla__copy(&to, to_offset, &from, from_offset, nbytes, &o);
 }
 

@@ -39,8 +39,10 @@ static inline cla_status cla__alive(void) { return cla__driver_forbidden() ? cla
 typedef struct cla_range {
   uintptr_t base;      /* 0: not in the map */
   size_t span;         /* addresses covered */
-  void *owner;         /* the pool; never changes */
+  void *owner;         /* the pool, or the pinned block; never changes */
   bool is_host_memory; /* SVM or pinned: not cut from the reservation */
+  /* How use by a stream is recorded where the owner is no pool; NULL: it is one. Never changes. */
+  cla_status (*record)(const void *address, cla_stream *s);
 } cla_range;
 
 cla_status cla__map_reserve(cla_range *r, size_t span);            /* chooses base; base is a multiple of 64 KiB */
@@ -67,6 +69,8 @@ struct cla_device {
   pthread_mutex_t lock;
   cla_pool *pool;                  /* the default pool, or NULL; guarded by lock; likewise not counted */
   void (*pool_closer)(cla_pool *); /* how to let go of it: pools live above this layer */
+  cla_host *host;                  /* the default pinned cache, likewise */
+  void (*host_closer)(cla_host *);
 };
 
 /* cla_current, but for device d's sake when it is not NULL: a guard counts only if it is d's, else d's default

@@ -160,13 +160,14 @@ bool cla__stream_poll(cla_stream *s, uint64_t number) {
   const cla_driver *driver = s->device->driver;
   if (number && !cla__stream_done(s, number)) place_marker(s, number);
   for (cla_marker *m; (m = borrow_marker(s, 0)) != NULL;) {
-    cl_int state = CL_QUEUED;
-    cl_int err = cla__get_event_info(driver, m->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
-    bool complete = !err && state <= CL_COMPLETE;
-    if (complete) {
-      cla__wait_events(driver, 1, &m->event);
-      retire_marker(s, m);
+    bool complete = cla__stream_done(s, m->number); /* known already: somebody waited for it, or for more */
+    if (!complete) {
+      cl_int state = CL_QUEUED;
+      cl_int err = cla__get_event_info(driver, m->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+      complete = !err && state <= CL_COMPLETE;
+      if (complete) cla__wait_events(driver, 1, &m->event);
     }
+    if (complete) retire_marker(s, m);
     marker_drop(driver, m);
     if (!complete) break;
   }

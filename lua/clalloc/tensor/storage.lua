@@ -1,0 +1,109 @@
+--- Storage: the device memory that views share, with a count of them.
+--
+-- Three promises. The memory goes back when the last holder lets go, at once. A command on another stream than the last one
+-- comes after it, so a tensor's data is in order on any number of streams. What is still to be computed from the
+-- memory is computed before it changes.
+--
+-- @module clalloc.tensor.storage
+
+local context = require "clalloc.tensor.context"
+local fault = require "clalloc.tensor.fault"
+
+local storage = {}
+
+local function new(own, buffer, start)
+  return {
+    context = own,
+    buffer = buffer,
+    start = start,      -- bytes from the buffer's beginning to element 0
+    count = 0,          -- holders: tensors, and expressions not yet computed
+    is_foreign = false, -- others may write to the buffer: nothing is left for later
+    stream = false,     -- of the last command; false: none yet
+    stream_id = false,
+    pending = false,    -- set of tensors yet to be computed from this, weak
+  }
+end
+
+--- New memory on the current stream, without a holder; raises when there is none to be had.
+function storage.new(what, own, nbytes)
+  local buffer, why = own.device:alloc(nbytes)
+  if not buffer then fault("%s: %s", what, why) end
+  return new(own, buffer, 0)
+end
+
+--- The memory of a buffer that others may use too. A view of an allocation is found in the whole of it: where it begins need
+-- not be aligned as a kernel's argument must be.
+function storage.from(what, core, buffer)
+  local own = context.of(buffer.device)
+  if buffer.offset == 0 then
+    local self = new(own, buffer, 0)
+    self.is_foreign = true
+    return self
+  end
+  local whole, offset = core.resolve(buffer.address)
+  if not whole then fault("%s: %s", what, offset) end
+  local self = new(own, whole, offset)
+  self.is_foreign, self.original = true, buffer
+  return self
+end
+
+function storage.retain(self)
+  self.count = self.count + 1
+end
+
+function storage.release(self)
+  self.count = self.count - 1
+  if self.count == 0 and not self.is_foreign then self.buffer:close() end
+end
+
+--- Puts the command that comes next, on `stream`, after the last one that used the memory.
+function storage.order(self, stream, id)
+  if self.stream_id == id then return end
+  if self.stream then
+    local ok, why = stream:wait(self.stream)
+    if not ok then fault("the stream cannot wait: %s", why) end
+  end
+  self.stream, self.stream_id = stream, id
+end
+
+local weak = { __mode = "k" }
+
+--- Notes that a tensor is to be computed from this memory.
+function storage.expect(self, tensor)
+  if not self.pending then self.pending = setmetatable({}, weak) end
+  self.pending[tensor] = true
+end
+
+function storage.settle(self, tensor)
+  if self.pending then self.pending[tensor] = nil end
+end
+
+--- Before the memory changes: whatever is to be computed from it is computed.
+function storage.before_write(self)
+  if not self.pending or not next(self.pending) then return end
+  local list = {}
+  for tensor in pairs(self.pending) do list[#list + 1] = tensor end
+  for _, tensor in ipairs(list) do tensor:eval() end
+end
+
+local function on_stream(self)
+  local stream = context.stream(self.context)
+  storage.order(self, stream, stream.id)
+end
+
+--- Bytes of the memory, read now.
+function storage.read(self, what, offset, nbytes)
+  on_stream(self)
+  local bytes, why = self.buffer:read(self.start + offset, nbytes)
+  if not bytes then fault("%s: %s", what, why) end
+  return bytes
+end
+
+--- Writes bytes now.
+function storage.write(self, what, offset, bytes)
+  on_stream(self)
+  local ok, why = self.buffer:write(bytes, self.start + offset)
+  if not ok then fault("%s: %s", what, why) end
+end
+
+return storage

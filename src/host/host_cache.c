@@ -1,0 +1,700 @@
+/* The pinned-host cache: allocate, free, record, and what happens to blocks that streams may still use.
+ *
+ * Assumes that a hook call is slow (pinning) and may fail; no lock is held during one. Pending blocks wait in one list per
+ * stream, so a stuck stream delays only its own, and a pass that asks about a stream hides no block from other threads. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "host/host.h"
+
+/* ---- Life ---- */
+
+cla_host_options cla_host_defaults(void) {
+  long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  size_t memory = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 32;
+  return (cla_host_options){.kind = CLA_HOST_MAPPED,
+                            .power_of_two_up_to = 1 << 20,
+                            .steps_up_to = (size_t)256 << 20,
+                            .max_cached = memory / 4,
+                            .max_block = memory / 4};
+}
+
+static cla_status check_hooks(const cla_host_hooks *h) {
+  if (h->allocate && h->free && h->record && h->query) return CLA_OK;
+  return cla__error(CLA_E_INVALID, "host_create: allocate, free, record and query must all be given");
+}
+
+static cla_status host_new(cla_device *d, const cla_host_options *options, bool is_default, cla_host **out) {
+  cla_host_options o = options ? *options : cla_host_defaults();
+  if ((unsigned)o.kind > CLA_HOST_PLAIN) return cla__error(CLA_E_INVALID, "host_create: kind %d", (int)o.kind);
+  if (o.power_of_two_up_to > o.steps_up_to)
+    return cla__error(CLA_E_INVALID, "host_create: power_of_two_up_to (%zu) is above steps_up_to (%zu)",
+                      o.power_of_two_up_to, o.steps_up_to);
+  cla_status status = o.hooks ? check_hooks(o.hooks) : CLA_OK;
+  if (status) return status;
+  cla_host *c = calloc(1, sizeof *c);
+  if (!c) return cla__error(CLA_E_NOMEM, "no host memory for a cache of pinned memory");
+  atomic_init(&c->refs, 1);
+  c->is_default = is_default;
+  c->device = d;
+  c->hooks = o.hooks ? *o.hooks : cla__host_hooks_for(d, o.kind);
+  c->options = o;
+  c->options.hooks = NULL;
+  pthread_mutex_init(&c->sleep_lock, NULL);
+  pthread_cond_init(&c->sleep, NULL);
+  if (!is_default) cla_device_retain(d);
+  *out = c;
+  return CLA_OK;
+}
+
+cla_status cla_host_create(cla_device *d, const cla_host_options *options, cla_host **out) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!d || !out) return cla__error(CLA_E_INVALID, "host_create: no device");
+  return host_new(d, options, false, out);
+}
+
+cla_status cla_device_host(cla_device *d, cla_host **out) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!d || !out) return cla__error(CLA_E_INVALID, "device_host: no device");
+  pthread_mutex_lock(&d->lock);
+  cla_host *c = d->host;
+  pthread_mutex_unlock(&d->lock);
+  if (!c) {
+    cla_host *fresh = NULL;
+    status = host_new(d, NULL, true, &fresh);
+    if (status) return status;
+    pthread_mutex_lock(&d->lock);
+    c = d->host;
+    if (!c) {
+      c = d->host = fresh;
+      d->host_closer = cla_host_close;
+      fresh = NULL;
+    }
+    pthread_mutex_unlock(&d->lock);
+    if (fresh) cla_host_close(fresh);
+  }
+  *out = c;
+  return CLA_OK;
+}
+
+static void waitings_free(cla_host_waiting *w) {
+  while (w) {
+    cla_host_waiting *next = w->next;
+    if (w->stream) cla__stream_unhold(w->stream);
+    free(w);
+    w = next;
+  }
+}
+
+void cla__host_unref(cla_host *c) {
+  if (atomic_fetch_sub(&c->refs, 1) != 1) return;
+  cla_device *d = c->is_default ? NULL : c->device;
+  waitings_free(c->waitings);
+  pthread_mutex_destroy(&c->sleep_lock);
+  pthread_cond_destroy(&c->sleep);
+  free(c);
+  if (d) cla_device_release(d);
+}
+
+static cla_status check_open(cla_host *c) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!c) return cla__error(CLA_E_INVALID, "no cache of pinned memory");
+  return atomic_load(&c->is_closed) ? cla__error(CLA_E_CLOSED, "the cache of pinned memory is closed") : CLA_OK;
+}
+
+/* ---- The hooks, timed ---- */
+
+static uint64_t now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void raise(uint64_t *peak, uint64_t now) {
+  if (now > *peak) *peak = now;
+}
+
+static unsigned histogram(size_t size) { return 63u - (unsigned)__builtin_clzll(size); }
+
+/* Memory for a block: pinned, or plain when that fails. */
+static cla_status fetch(cla_host *c, size_t size, cla_host_block *b, bool *failed_pin) {
+  b->memory = b->backing = NULL;
+  b->is_pinned = true;
+  cla_status status = c->hooks.allocate(c->hooks.arg, size, &b->memory, &b->backing, &b->is_pinned);
+  if (!status && b->memory) return CLA_OK;
+  *failed_pin = true;
+  if (status && status != CLA_E_NOMEM && status != CLA_E_DRIVER && status != CLA_E_UNSUPPORTED) return status;
+  b->is_pinned = false;
+  b->backing = NULL;
+  b->memory = aligned_alloc(CLA_HOST_LEAST, (size + CLA_HOST_LEAST - 1) / CLA_HOST_LEAST * CLA_HOST_LEAST);
+  b->is_fallback = true;
+  return b->memory ? CLA_OK : cla__error(CLA_E_NOMEM, "no host memory for %zu bytes, pinned or not", size);
+}
+
+static cla_status record_range(const void *address, cla_stream *s) { return cla_host_record(address, NULL, s); }
+
+/* A new block, active for nobody yet. Called without locks. */
+static cla_status make(cla_host *c, size_t size, cla_host_block **out) {
+  cla_host_block *b = cla__host_block_new();
+  if (!b) return cla__error(CLA_E_NOMEM, "no host memory for a pinned block");
+  bool failed_pin = false;
+  b->is_fallback = false;
+  b->cache = c;
+  b->size = size;
+  uint64_t start = now_us();
+  cla_status status = fetch(c, size, b, &failed_pin);
+  uint64_t took = now_us() - start;
+  b->range.record = record_range;
+  if (!status && (status = cla__map_insert(&b->range, b->memory, size)) != CLA_OK) {
+    if (b->is_fallback) free(b->memory);
+    else c->hooks.free(c->hooks.arg, b->memory, b->backing, size);
+  }
+  cla__lock(&c->lock);
+  c->totals.failed_pins += failed_pin;
+  if (!status) {
+    cla_host_stats *t = &c->totals;
+    t->driver_allocs++;
+    t->alloc_us += took;
+    raise(&t->longest_alloc_us, took);
+    t->reserved_bytes += size;
+    t->reserved_blocks++;
+    if (!b->is_pinned) t->plain_bytes += size, t->plain_blocks++;
+    raise(&t->peak_reserved_bytes, t->reserved_bytes);
+    t->classes[histogram(size)]++;
+    b->elder = c->youngest;
+    b->younger = NULL;
+    if (b->elder) b->elder->younger = b;
+    c->youngest = b;
+    atomic_fetch_add(&c->refs, 1);
+  }
+  cla__unlock(&c->lock);
+  if (status) cla__host_block_drop(b);
+  else *out = b;
+  return status;
+}
+
+/* Blocks on their way back, chained by `after`. Called without locks. */
+static void release_chain(cla_host *c, cla_host_block *chain) {
+  for (cla_host_block *next, *b = chain; b; b = next) {
+    next = b->after;
+    cla__map_remove(&b->range);
+    uint64_t start = now_us();
+    if (b->is_fallback) free(b->memory);
+    else c->hooks.free(c->hooks.arg, b->memory, b->backing, b->size);
+    uint64_t took = now_us() - start;
+    cla__lock(&c->lock);
+    cla_host_stats *t = &c->totals;
+    t->driver_frees++;
+    t->free_us += took;
+    raise(&t->longest_free_us, took);
+    t->reserved_bytes -= b->size;
+    t->reserved_blocks--;
+    if (!b->is_pinned) t->plain_bytes -= b->size, t->plain_blocks--;
+    t->classes[histogram(b->size)]--;
+    if (b->elder) b->elder->younger = b->younger;
+    if (b->younger) b->younger->elder = b->elder;
+    else c->youngest = b->elder;
+    cla__unlock(&c->lock);
+    cla__host_block_drop(b);
+    cla__host_unref(c);
+  }
+}
+
+/* ---- Bins ---- */
+
+void cla__host_bin_put(cla_host *c, cla_host_block *b) {
+  cla_host_bin *bin = &c->bins[cla__host_class(b->size)];
+  atomic_store(&b->state, CLA_HOST_FREE);
+  b->before = NULL;
+  b->after = bin->first;
+  if (bin->first) bin->first->before = b;
+  bin->first = b;
+  bin->count++;
+  c->share.cached_bytes += (int64_t)b->size;
+  c->share.cached_blocks++;
+}
+
+static void bin_remove(cla_host *c, cla_host_block *b) {
+  cla_host_bin *bin = &c->bins[cla__host_class(b->size)];
+  if (b->before) b->before->after = b->after;
+  else bin->first = b->after;
+  if (b->after) b->after->before = b->before;
+  b->before = b->after = NULL;
+  bin->count--;
+  c->share.cached_bytes -= (int64_t)b->size;
+  c->share.cached_blocks--;
+}
+
+/* The smallest that a bounded look in the class finds; its size is checked, for a class holds several. */
+static cla_host_block *bin_take(cla_host *c, size_t size) {
+  enum { LOOK = 16 };
+  cla_host_block *best = NULL;
+  int look = LOOK;
+  for (cla_host_block *b = c->bins[cla__host_class(size)].first; b && look--; b = b->after)
+    if (b->size >= size && (!best || b->size < best->size)) best = b;
+  if (best) bin_remove(c, best);
+  return best;
+}
+
+/* A block that has become free: kept, or chained to go back when a limit says so. Holds the lock. */
+static void keep(cla_host *c, cla_host_block *b, cla_host_block **chain) {
+  bool fits =
+      b->size <= c->options.max_block && c->share.cached_bytes + (int64_t)b->size <= (int64_t)c->options.max_cached;
+  if (fits && !atomic_load(&c->is_closed)) {
+    cla__host_bin_put(c, b);
+    return;
+  }
+  atomic_store(&b->state, CLA_HOST_LEAVING);
+  b->after = *chain;
+  *chain = b;
+}
+
+/* ---- Waiting for streams ---- */
+
+/* Takes out the entries of closed streams that nothing refers to, chained. Holds the lock. */
+static cla_host_waiting *reap(cla_host *c) {
+  cla_host_waiting *gone = NULL;
+  for (cla_host_waiting **link = &c->waitings; *link;) {
+    cla_host_waiting *w = *link;
+    if (w->nuses || !w->stream || !cla__stream_closed(w->stream)) {
+      link = &w->next;
+      continue;
+    }
+    *link = w->next;
+    w->next = gone;
+    gone = w;
+  }
+  return gone;
+}
+
+/* The entry of a stream, with a use counted. Holds the lock; `gone` is for the caller to free without it. */
+static cla_host_waiting *waiting_of(cla_host *c, cla_stream *s, cla_host_waiting **gone) {
+  cla_host_waiting *w = c->waitings;
+  while (w && w->stream != s) w = w->next;
+  if (!w && (w = calloc(1, sizeof *w)) != NULL) {
+    *gone = reap(c);
+    w->stream = s;
+    cla__stream_hold(s);
+    w->next = c->waitings;
+    c->waitings = w;
+  }
+  if (w) w->nuses++;
+  return w;
+}
+
+static cla_host_use *last_use(cla_host_block *b) { return &b->uses[b->nuses - 1]; }
+
+/* The list ascends; a block freed late goes a few places up at most, and beyond that waits a little longer than it must. */
+static void wait_on(cla_host_waiting *w, cla_host_block *b) {
+  enum { LOOK = 16 };
+  cla_host_block *behind = w->last;
+  for (int look = LOOK; behind && last_use(behind)->ticket > last_use(b)->ticket && look; look--)
+    behind = behind->before;
+  if (behind && last_use(behind)->ticket > last_use(b)->ticket) last_use(b)->ticket = last_use(behind)->ticket;
+  b->before = behind;
+  b->after = behind ? behind->after : w->first;
+  if (b->after) b->after->before = b;
+  else w->last = b;
+  if (behind) behind->after = b;
+  else w->first = b;
+}
+
+static void stop_waiting(cla_host_waiting *w, cla_host_block *b) {
+  if (b->before) b->before->after = b->after;
+  else w->first = b->after;
+  if (b->after) b->after->before = b->before;
+  else w->last = b->before;
+  b->before = b->after = NULL;
+}
+
+/* A pending block of no list: waits for the stream of its last use, or is free. Holds the lock. */
+static void settle(cla_host *c, cla_host_block *b, cla_host_block **chain) {
+  while (b->nuses && last_use(b)->on->is_done) last_use(b)->on->nuses--, b->nuses--;
+  if (b->nuses) {
+    wait_on(last_use(b)->on, b);
+    return;
+  }
+  c->totals.pending_bytes -= b->size;
+  c->totals.pending_blocks--;
+  keep(c, b, chain);
+}
+
+/* Everything that waits for tickets up to `done` moves on. Holds the lock. */
+static bool collect(cla_host *c, cla_host_waiting *w, uint64_t done, cla_host_block **chain) {
+  bool any = false;
+  while (w->first && last_use(w->first)->ticket <= done) {
+    cla_host_block *b = w->first;
+    stop_waiting(w, b);
+    b->nuses--;
+    w->nuses--;
+    settle(c, b, chain);
+    any = true;
+  }
+  return any;
+}
+
+/* Asks about one stream until it says no. Holds the lock before and after. */
+static bool ask(cla_host *c, cla_host_waiting *w, cla_host_block **chain) {
+  bool any = false, done = true;
+  while (done && w->first) {
+    uint64_t ticket = last_use(w->first)->ticket;
+    w->nuses++;
+    cla__unlock(&c->lock);
+    done = c->hooks.query(c->hooks.arg, w->stream, ticket);
+    cla__lock(&c->lock);
+    w->nuses--;
+    if (done && collect(c, w, ticket, chain)) any = true;
+  }
+  return any;
+}
+
+bool cla__host_process(cla_host *c) {
+  cla_host_block *chain = NULL;
+  bool any = false;
+  cla__lock(&c->lock);
+  for (cla_host_waiting *w = c->waitings; w;) {
+    if (ask(c, w, &chain)) any = true;
+    w = w->next;
+  }
+  cla__unlock(&c->lock);
+  release_chain(c, chain);
+  return any;
+}
+
+/* ---- Allocating ---- */
+
+/* Makes a block active. Under the lock that `s` lies under, as the end of it is: so a check never meets a block between two
+ * states. */
+static void activate(cla_host_share *s, cla_host_block *b, size_t nbytes, bool is_hit) {
+  b->requested = nbytes;
+  atomic_store_explicit(&b->state, CLA_HOST_ACTIVE, memory_order_relaxed);
+  atomic_fetch_add_explicit(&b->generation, 1, memory_order_release);
+  s->allocs++;
+  s->hits += is_hit;
+  s->active_blocks++;
+  s->active_bytes += (int64_t)b->size;
+  s->requested_bytes += (int64_t)b->requested;
+}
+
+/* Of two threads that free the same context, one wins. */
+static bool deactivate(cla_host_share *s, cla_host_block *b, uint64_t generation) {
+  if (!atomic_compare_exchange_strong(&b->generation, &generation, generation + 1)) return false;
+  s->frees++;
+  s->active_blocks--;
+  s->active_bytes -= (int64_t)b->size;
+  s->requested_bytes -= (int64_t)b->requested;
+  return true;
+}
+
+/* Active bytes as far as known without asking the threads; holds the lock. */
+static void note_peak(cla_host *c) {
+  int64_t known = (int64_t)c->totals.reserved_bytes - c->share.cached_bytes - (int64_t)c->totals.pending_bytes;
+  if (known > 0) raise(&c->totals.peak_active_bytes, (uint64_t)known);
+}
+
+static bool is_small(size_t size) { return size <= CLA_MAGAZINE_LARGEST; }
+
+/* From the magazine of this thread, or NULL. */
+static cla_host_block *quick_alloc(cla_magazine *m, size_t size, size_t nbytes) {
+  cla_host_block *b = NULL;
+  unsigned class = cla__host_class(size);
+  cla__lock(&m->lock);
+  if (m->classes[class].count && m->classes[class].blocks[m->classes[class].count - 1]->size >= size) {
+    b = m->classes[class].blocks[--m->classes[class].count];
+    m->share.cached_bytes -= (int64_t)b->size;
+    m->share.cached_blocks--;
+    activate(&m->share, b, nbytes, true);
+  }
+  cla__unlock(&m->lock);
+  return b;
+}
+
+static cla_host_block *shared_alloc(cla_host *c, size_t size, size_t nbytes) {
+  cla__lock(&c->lock);
+  cla_host_block *b = bin_take(c, size);
+  if (b) {
+    activate(&c->share, b, nbytes, true);
+    note_peak(c);
+  }
+  cla__unlock(&c->lock);
+  return b;
+}
+
+static cla_status slow_alloc(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
+  cla_error_memo before;
+  cla__error_keep(&before);
+  if (cla__host_process(c) && (*out = shared_alloc(c, size, nbytes)) != NULL) return CLA_OK;
+  cla_status status = make(c, size, out);
+  if (status == CLA_E_NOMEM) { /* what is cached in other sizes goes back first */
+    cla_host_trim(c, NULL);
+    status = make(c, size, out);
+    if (!status) cla__error_restore(&before);
+  }
+  if (status) return status;
+  cla__error_restore(&before); /* a pin that failed and was made up for leaves a count, no message */
+  cla__lock(&c->lock);
+  activate(&c->share, *out, nbytes, false);
+  note_peak(c);
+  cla__unlock(&c->lock);
+  return CLA_OK;
+}
+
+cla_status cla_host_alloc(cla_host *c, size_t nbytes, void **memory, void **context) {
+  cla_status status = CLA_OK;
+  if (!c) {
+    cla_device *d;
+    if ((status = cla_current(&d, NULL)) != CLA_OK || (status = cla_device_host(d, &c)) != CLA_OK) return status;
+  }
+  status = check_open(c);
+  if (status) return status;
+  if (!memory || !context) return cla__error(CLA_E_INVALID, "host_alloc: no place for the address or the context");
+  size_t size = cla__host_round(&c->options, nbytes);
+  if (!size) return cla__error(CLA_E_TOO_LARGE, "%zu bytes of host memory asked: more than can be addressed", nbytes);
+  cla_magazine *m = is_small(size) ? cla__magazine_of(c) : NULL;
+  cla_host_block *b = m ? quick_alloc(m, size, nbytes) : NULL;
+  if (!b) b = shared_alloc(c, size, nbytes);
+  if (!b && (status = slow_alloc(c, size, nbytes, &b)) != CLA_OK) return status;
+  *memory = b->memory;
+  *context = cla__host_context(b);
+  return CLA_OK;
+}
+
+/* ---- Freeing ---- */
+
+static cla_status unknown(bool was_issued) {
+  return was_issued ? cla__error(CLA_E_FREED, "the pinned allocation is freed already")
+                    : cla__error(CLA_E_FOREIGN, "this context was not issued by this library");
+}
+
+/* Into the thread's magazine; false when it is full. `freed`: this call ended the allocation. */
+static bool quick_free(cla_host *c, cla_magazine *m, cla_host_block *b, uint64_t generation, bool *freed) {
+  unsigned class = cla__host_class(b->size);
+  cla__lock(&m->lock);
+  bool fits =
+      atomic_load_explicit(&m->cache, memory_order_relaxed) == c && m->classes[class].count < CLA_MAGAZINE_BLOCKS;
+  *freed = fits && deactivate(&m->share, b, generation);
+  if (*freed) {
+    atomic_store_explicit(&b->state, CLA_HOST_FREE, memory_order_relaxed);
+    m->classes[class].blocks[m->classes[class].count++] = b;
+    m->share.cached_bytes += (int64_t)b->size;
+    m->share.cached_blocks++;
+  }
+  cla__unlock(&m->lock);
+  return fits;
+}
+
+static bool shared_free(cla_host *c, cla_host_block *b, uint64_t generation) {
+  cla_host_block *chain = NULL;
+  cla__lock(&c->lock);
+  bool freed = deactivate(&c->share, b, generation), waits = freed && b->nuses;
+  if (waits) {
+    atomic_store(&b->state, CLA_HOST_PENDING);
+    c->totals.pending_bytes += b->size;
+    c->totals.pending_blocks++;
+    raise(&c->totals.peak_pending_bytes, c->totals.pending_bytes);
+    settle(c, b, &chain);
+  } else if (freed) {
+    keep(c, b, &chain);
+  }
+  cla__unlock(&c->lock);
+  if (waits && c->options.background && !atomic_load(&c->is_closed)) cla__background_wake(c);
+  release_chain(c, chain); /* may be the last of a closed cache */
+  return freed;
+}
+
+cla_status cla_host_free(void *context) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  bool was_issued;
+  cla_host_block *b = cla__host_block_of(context, &was_issued);
+  if (!b) return unknown(was_issued);
+  uint64_t generation = atomic_load_explicit(&b->generation, memory_order_relaxed);
+  if (cla__host_context(b) != context) return unknown(true);
+  cla_host *c = b->cache;
+  bool keeps = !b->nuses && is_small(b->size) && c->options.max_cached >= CLA_MAGAZINE_LARGEST &&
+               c->options.max_block >= b->size && !atomic_load_explicit(&c->is_closed, memory_order_relaxed);
+  cla_magazine *m = keeps ? cla__magazine_of(c) : NULL;
+  bool freed = false;
+  if (!m || !quick_free(c, m, b, generation, &freed)) freed = shared_free(c, b, generation);
+  return freed ? CLA_OK : unknown(true);
+}
+
+/* ---- Recording ---- */
+
+/* Adds the use, or raises the ticket of one that is there. Holds the lock. */
+static cla_status add_use(cla_host *c, cla_host_block *b, cla_stream *s, uint64_t ticket, cla_host_waiting **gone) {
+  for (uint32_t i = 0; i < b->nuses; i++)
+    if (b->uses[i].on->stream == s) {
+      if (ticket > b->uses[i].ticket) b->uses[i].ticket = ticket;
+      return CLA_OK;
+    }
+  if (b->nuses == b->uses_capacity) {
+    uint32_t capacity = b->uses_capacity ? b->uses_capacity * 2 : 2;
+    cla_host_use *grown = realloc(b->uses, capacity * sizeof *grown);
+    if (!grown) return cla__error(CLA_E_NOMEM, "no host memory to record a stream");
+    b->uses = grown;
+    b->uses_capacity = capacity;
+  }
+  cla_host_waiting *w = waiting_of(c, s, gone);
+  if (!w) return cla__error(CLA_E_NOMEM, "no host memory to record a stream");
+  b->uses[b->nuses++] = (cla_host_use){w, ticket};
+  return CLA_OK;
+}
+
+cla_host_block *cla__host_block_at(const void *address) {
+  cla_range *r = cla__map_find(address);
+  return r && r->record == record_range ? r->owner : NULL;
+}
+
+cla_status cla_host_record(const void *address, void *context, cla_stream *s) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!s) return cla__error(CLA_E_INVALID, "host_record: no stream");
+  bool was_issued = false;
+  cla_host_block *b = context ? cla__host_block_of(context, &was_issued) : cla__host_block_at(address);
+  if (!b && context) return unknown(was_issued);
+  if (!b) return cla__error(CLA_E_FOREIGN, "address %p is in no pinned allocation", address);
+  uint64_t generation = atomic_load_explicit(&b->generation, memory_order_acquire), ticket = 0;
+  if (generation % 2 == 0) return cla__error(CLA_E_FREED, "the pinned allocation is freed");
+  cla_host *c = b->cache;
+  if (atomic_load(&c->is_closed)) return cla__error(CLA_E_CLOSED, "the cache of this pinned allocation is closed");
+  status = c->hooks.record(c->hooks.arg, s, &ticket);
+  if (status) return status;
+  cla_host_waiting *gone = NULL;
+  cla__lock(&c->lock);
+  if (atomic_load(&b->generation) != generation) status = cla__error(CLA_E_FREED, "the pinned allocation is freed");
+  else status = add_use(c, b, s, ticket, &gone);
+  cla__unlock(&c->lock);
+  waitings_free(gone);
+  return status;
+}
+
+/* ---- Giving back ---- */
+
+static size_t give_back_bins(cla_host *c) {
+  cla_host_block *chain = NULL;
+  size_t freed = 0;
+  cla__lock(&c->lock);
+  cla__magazines_lock(c);
+  cla__magazines_unlock(c);
+  for (unsigned i = 0; i < CLA_HOST_CLASSES; i++)
+    while (c->bins[i].first) {
+      cla_host_block *b = c->bins[i].first;
+      bin_remove(c, b);
+      atomic_store(&b->state, CLA_HOST_LEAVING);
+      b->after = chain;
+      chain = b;
+      freed += b->size;
+    }
+  cla__unlock(&c->lock);
+  release_chain(c, chain);
+  return freed;
+}
+
+cla_status cla_host_trim(cla_host *c, size_t *freed) {
+  cla_status status = check_open(c);
+  if (status) return status;
+  cla__host_process(c);
+  size_t bytes = give_back_bins(c);
+  if (freed) *freed = bytes;
+  return CLA_OK;
+}
+
+cla_status cla_host_process_events(cla_host *c) {
+  cla_status status = check_open(c);
+  if (!status) cla__host_process(c);
+  return status;
+}
+
+cla_status cla_host_process_events_for_size(cla_host *c, size_t nbytes) {
+  cla_status status = check_open(c);
+  if (status) return status;
+  size_t size = cla__host_round(&c->options, nbytes);
+  cla_host_block *chain = NULL;
+  cla__lock(&c->lock);
+  for (cla_host_waiting *w = c->waitings; w && size && !c->bins[cla__host_class(size)].count; w = w->next)
+    ask(c, w, &chain);
+  cla__unlock(&c->lock);
+  release_chain(c, chain);
+  return CLA_OK;
+}
+
+/* Pending blocks of a closed cache: the stream itself is waited for, whatever the hooks say, or, behind a gate of this
+ * thread's, followed later. */
+typedef struct leftover {
+  cla_host *cache;
+  cla_host_waiting *on;
+} leftover;
+
+static void finish_waiting(cla_host *c, cla_host_waiting *w) {
+  cla_host_block *chain = NULL;
+  cla__lock(&c->lock);
+  w->is_done = true;
+  collect(c, w, UINT64_MAX, &chain);
+  cla__unlock(&c->lock);
+  release_chain(c, chain);
+}
+
+static void leftover_done(void *arg) {
+  leftover *l = arg;
+  finish_waiting(l->cache, l->on);
+  cla__host_unref(l->cache);
+  free(l);
+}
+
+static void close_waiting(cla_host *c, cla_host_waiting *w) {
+  cla_stream *s = w->stream;
+  uint64_t all = cla__stream_submitted(s);
+  if (!cla__stream_would_hang(s, all) && !cla__stream_wait(s, all)) {
+    finish_waiting(c, w);
+  } else {
+    leftover *l = malloc(sizeof *l); /* without it the memory stays: better than memory that is still written */
+    if (l) {
+      *l = (leftover){c, w};
+      atomic_fetch_add(&c->refs, 1);
+      if (cla__stream_defer(s, all, leftover_done, l)) {
+        cla__host_unref(c);
+        free(l);
+      }
+    }
+  }
+  cla__lock(&c->lock);
+  w->stream = NULL;
+  cla__unlock(&c->lock);
+  cla__stream_unhold(s);
+}
+
+/* The device ends: memory that nobody freed goes with it. */
+static void drop_active(cla_host *c) {
+  cla_host_block *chain = NULL;
+  cla__lock(&c->lock);
+  for (cla_host_block *b = c->youngest; b; b = b->elder) {
+    uint64_t generation = atomic_load(&b->generation);
+    if (generation % 2 == 0 || !deactivate(&c->share, b, generation)) continue;
+    atomic_store(&b->state, CLA_HOST_PENDING);
+    c->totals.pending_bytes += b->size;
+    c->totals.pending_blocks++;
+    settle(c, b, &chain);
+  }
+  cla__unlock(&c->lock);
+  release_chain(c, chain);
+}
+
+void cla_host_close(cla_host *c) {
+  if (!c || cla__driver_forbidden() || atomic_exchange(&c->is_closed, true)) return;
+  cla__background_stop(c);
+  give_back_bins(c);
+  cla__lock(&c->lock);
+  cla__magazines_detach(c);
+  cla_host_waiting *waitings = c->waitings;
+  cla__unlock(&c->lock);
+  for (cla_host_waiting *w = waitings; w; w = w->next) close_waiting(c, w);
+  give_back_bins(c);
+  if (c->is_default) drop_active(c);
+  cla__host_unref(c);
+}

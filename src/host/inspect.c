@@ -1,0 +1,153 @@
+/* The pinned cache's statistics and the check that recounts them. */
+#include "host/host.h"
+
+static cla_status lock_open(cla_host *c) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!c) return cla__error(CLA_E_INVALID, "no cache of pinned memory");
+  if (atomic_load(&c->is_closed)) return cla__error(CLA_E_CLOSED, "the cache of pinned memory is closed");
+  cla__lock(&c->lock);
+  cla__magazines_lock(c);
+  return CLA_OK;
+}
+
+static void unlock(cla_host *c) {
+  cla__magazines_unlock(c);
+  cla__unlock(&c->lock);
+}
+
+/* The magazines are empty and locked: all shares are in one place. */
+static cla_host_stats totals(cla_host *c) {
+  cla_host_stats s = c->totals;
+  s.active_bytes = (uint64_t)c->share.active_bytes;
+  s.active_blocks = (uint64_t)c->share.active_blocks;
+  s.requested_bytes = (uint64_t)c->share.requested_bytes;
+  s.cached_bytes = (uint64_t)c->share.cached_bytes;
+  s.cached_blocks = (uint64_t)c->share.cached_blocks;
+  s.allocs = (uint64_t)c->share.allocs;
+  s.frees = (uint64_t)c->share.frees;
+  s.hits = (uint64_t)c->share.hits;
+  if (s.active_bytes > s.peak_active_bytes) s.peak_active_bytes = c->totals.peak_active_bytes = s.active_bytes;
+  return s;
+}
+
+cla_status cla_host_get_stats(cla_host *c, cla_host_stats *out) {
+  cla_status status = lock_open(c);
+  if (status) return status;
+  *out = totals(c);
+  unlock(c);
+  return CLA_OK;
+}
+
+cla_status cla_host_reset_peaks(cla_host *c) {
+  cla_status status = lock_open(c);
+  if (status) return status;
+  const cla_host_stats s = totals(c);
+  c->totals.peak_active_bytes = s.active_bytes;
+  c->totals.peak_reserved_bytes = s.reserved_bytes;
+  c->totals.peak_pending_bytes = s.pending_bytes;
+  unlock(c);
+  return CLA_OK;
+}
+
+cla_status cla_host_set_limits(cla_host *c, size_t max_cached, size_t max_block) {
+  cla_status status = lock_open(c);
+  if (status) return status;
+  c->options.max_cached = max_cached;
+  c->options.max_block = max_block;
+  bool over = c->share.cached_bytes > (int64_t)max_cached || max_block < CLA_HOST_LEAST;
+  unlock(c);
+  return over ? cla_host_trim(c, NULL) : CLA_OK;
+}
+
+cla_status cla_host_resolve(const void *address, cla_host_info *out) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  cla_host_block *b = cla__host_block_at(address);
+  if (!b) return cla__error(CLA_E_FOREIGN, "address %p is in no pinned allocation", address);
+  cla_host *c = b->cache;
+  cla__lock(&c->lock);
+  bool is_active = atomic_load(&b->generation) % 2 == 1;
+  size_t inside = (uintptr_t)address - (uintptr_t)b->memory;
+  if (!is_active) status = cla__error(CLA_E_FREED, "the pinned allocation at %p is freed", address);
+  else if (inside >= b->requested && inside)
+    status = cla__error(CLA_E_BOUNDS, "address %p is %zu bytes into a pinned allocation of %zu bytes", address, inside,
+                        b->requested);
+  else
+    *out = (cla_host_info){.memory = b->memory, .requested = b->requested, .size = b->size, .is_pinned = b->is_pinned};
+  cla__unlock(&c->lock);
+  return status;
+}
+
+#define EXPECT(condition, ...)                                                 \
+  do {                                                                         \
+    if (!(condition)) return cla__error(CLA_E_INVALID, "check: " __VA_ARGS__); \
+  } while (0)
+
+static cla_status check_waiting(cla_host *c, uint64_t *blocks, uint64_t *bytes) {
+  for (const cla_host_waiting *w = c->waitings; w; w = w->next)
+    for (const cla_host_block *b = w->first; b; b = b->after) {
+      EXPECT(atomic_load(&b->state) == CLA_HOST_PENDING && b->nuses, "a waiting list has a block that is not pending");
+      EXPECT(b->uses[b->nuses - 1].on == w, "a block waits in the wrong list");
+      EXPECT(!b->after || b->after->uses[b->after->nuses - 1].ticket >= b->uses[b->nuses - 1].ticket,
+             "a waiting list does not ascend");
+      ++*blocks;
+      *bytes += b->size;
+    }
+  return CLA_OK;
+}
+
+static cla_status check_locked(cla_host *c) {
+  const cla_host_stats s = totals(c);
+  uint64_t reserved = 0, blocks = 0, active = 0, nactive = 0, requested = 0, plain = 0, cached = 0, ncached = 0,
+           pending = 0, npending = 0;
+  uint64_t classes[64] = {0};
+  for (const cla_host_block *b = c->youngest; b; b = b->elder) {
+    reserved += b->size;
+    blocks++;
+    classes[63u - (unsigned)__builtin_clzll(b->size)]++;
+    if (!b->is_pinned) plain += b->size;
+    if (atomic_load(&b->generation) % 2 == 0) continue;
+    active += b->size;
+    requested += b->requested;
+    nactive++;
+    EXPECT(b->requested <= b->size, "a block of %zu bytes holds %zu", b->size, b->requested);
+  }
+  for (unsigned i = 0; i < CLA_HOST_CLASSES; i++) {
+    size_t n = 0;
+    for (const cla_host_block *b = c->bins[i].first; b; b = b->after, n++) {
+      EXPECT(atomic_load(&b->state) == CLA_HOST_FREE && cla__host_class(b->size) == i && !b->nuses,
+             "bin %u holds a wrong block", i);
+      cached += b->size;
+      ncached++;
+    }
+    EXPECT(n == c->bins[i].count, "bin %u: %zu blocks, counted %zu", i, n, c->bins[i].count);
+  }
+  cla_status status = check_waiting(c, &npending, &pending);
+  if (status) return status;
+  EXPECT(reserved == s.reserved_bytes && blocks == s.reserved_blocks, "reserved: %llu bytes counted, %llu kept",
+         (unsigned long long)reserved, (unsigned long long)s.reserved_bytes);
+  EXPECT(active == s.active_bytes && nactive == s.active_blocks, "active: %llu bytes counted, %llu kept",
+         (unsigned long long)active, (unsigned long long)s.active_bytes);
+  EXPECT(requested == s.requested_bytes, "requested: %llu bytes counted, %llu kept", (unsigned long long)requested,
+         (unsigned long long)s.requested_bytes);
+  EXPECT(cached == s.cached_bytes && ncached == s.cached_blocks, "cached: %llu bytes counted, %llu kept",
+         (unsigned long long)cached, (unsigned long long)s.cached_bytes);
+  EXPECT(pending == s.pending_bytes && npending == s.pending_blocks, "pending: %llu bytes counted, %llu kept",
+         (unsigned long long)pending, (unsigned long long)s.pending_bytes);
+  EXPECT(plain == s.plain_bytes, "plain: %llu bytes counted, %llu kept", (unsigned long long)plain,
+         (unsigned long long)s.plain_bytes);
+  for (int i = 0; i < 64; i++)
+    EXPECT(classes[i] == s.classes[i], "class %d: %llu blocks, counted %llu", i, (unsigned long long)classes[i],
+           (unsigned long long)s.classes[i]);
+  EXPECT(reserved == active + cached + pending, "reserved is not active + cached + pending");
+  return CLA_OK;
+}
+
+cla_status cla_host_check(cla_host *c) {
+  cla_status status = lock_open(c);
+  if (status) return status;
+  status = check_locked(c);
+  unlock(c);
+  return status;
+}
