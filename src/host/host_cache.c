@@ -136,10 +136,39 @@ static cla_status fetch(cla_host *c, size_t size, cla_host_block *b, bool *faile
   return b->memory ? CLA_OK : cla__error(CLA_E_NOMEM, "no host memory for %zu bytes, pinned or not", size);
 }
 
+/* Makes a block active. Under the lock that `s` lies under, as the end of it is: so a check never meets a block between two
+ * states. */
+static void activate(cla_host_share *s, cla_host_block *b, size_t nbytes, bool is_hit) {
+  b->requested = nbytes;
+  atomic_store_explicit(&b->state, CLA_HOST_ACTIVE, memory_order_relaxed);
+  atomic_fetch_add_explicit(&b->generation, 1, memory_order_release);
+  s->allocs++;
+  s->hits += is_hit;
+  s->active_blocks++;
+  s->active_bytes += (int64_t)b->size;
+  s->requested_bytes += (int64_t)b->requested;
+}
+
+/* Of two threads that free the same context, one wins. */
+static bool deactivate(cla_host_share *s, cla_host_block *b, uint64_t generation) {
+  if (!atomic_compare_exchange_strong(&b->generation, &generation, generation + 1)) return false;
+  s->frees++;
+  s->active_blocks--;
+  s->active_bytes -= (int64_t)b->size;
+  s->requested_bytes -= (int64_t)b->requested;
+  return true;
+}
+
+/* Active bytes as far as known without asking the threads; holds the lock. */
+static void note_peak(cla_host *c) {
+  int64_t known = (int64_t)c->totals.reserved_bytes - c->share.cached_bytes - (int64_t)c->totals.pending_bytes;
+  if (known > 0) raise(&c->totals.peak_active_bytes, (uint64_t)known);
+}
+
 static cla_status record_range(const void *address, cla_stream *s) { return cla_host_record(address, NULL, s); }
 
-/* A new block, active for nobody yet. Called without locks. */
-static cla_status make(cla_host *c, size_t size, cla_host_block **out) {
+/* A new block, active for the caller. Called without locks. */
+static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
   cla_host_block *b = cla__host_block_new();
   if (!b) return cla__error(CLA_E_NOMEM, "no host memory for a pinned block");
   bool failed_pin = false;
@@ -171,6 +200,8 @@ static cla_status make(cla_host *c, size_t size, cla_host_block **out) {
     if (b->elder) b->elder->younger = b;
     c->youngest = b;
     atomic_fetch_add(&c->refs, 1);
+    activate(&c->share, b, nbytes, false);
+    note_peak(c);
   }
   cla__unlock(&c->lock);
   if (status) cla__host_block_drop(b);
@@ -178,7 +209,23 @@ static cla_status make(cla_host *c, size_t size, cla_host_block **out) {
   return status;
 }
 
-/* Blocks on their way back, chained by `after`. Called without locks. */
+/* Takes a block that is in no list out of the books, and chains it by `after` for release_chain. Holds the lock. */
+static void leave(cla_host *c, cla_host_block *b, cla_host_block **chain) {
+  cla_host_stats *t = &c->totals;
+  atomic_store(&b->state, CLA_HOST_LEAVING);
+  t->driver_frees++;
+  t->reserved_bytes -= b->size;
+  t->reserved_blocks--;
+  if (!b->is_pinned) t->plain_bytes -= b->size, t->plain_blocks--;
+  t->classes[histogram(b->size)]--;
+  if (b->elder) b->elder->younger = b->younger;
+  if (b->younger) b->younger->elder = b->elder;
+  else c->youngest = b->elder;
+  b->after = *chain;
+  *chain = b;
+}
+
+/* Called without locks; may end a closed cache. */
 static void release_chain(cla_host *c, cla_host_block *chain) {
   for (cla_host_block *next, *b = chain; b; b = next) {
     next = b->after;
@@ -188,17 +235,8 @@ static void release_chain(cla_host *c, cla_host_block *chain) {
     else c->hooks.free(c->hooks.arg, b->memory, b->backing, b->size);
     uint64_t took = now_us() - start;
     cla__lock(&c->lock);
-    cla_host_stats *t = &c->totals;
-    t->driver_frees++;
-    t->free_us += took;
-    raise(&t->longest_free_us, took);
-    t->reserved_bytes -= b->size;
-    t->reserved_blocks--;
-    if (!b->is_pinned) t->plain_bytes -= b->size, t->plain_blocks--;
-    t->classes[histogram(b->size)]--;
-    if (b->elder) b->elder->younger = b->younger;
-    if (b->younger) b->younger->elder = b->elder;
-    else c->youngest = b->elder;
+    c->totals.free_us += took;
+    raise(&c->totals.longest_free_us, took);
     cla__unlock(&c->lock);
     cla__host_block_drop(b);
     cla__host_unref(c);
@@ -249,9 +287,7 @@ static void keep(cla_host *c, cla_host_block *b, cla_host_block **chain) {
     cla__host_bin_put(c, b);
     return;
   }
-  atomic_store(&b->state, CLA_HOST_LEAVING);
-  b->after = *chain;
-  *chain = b;
+  leave(c, b, chain);
 }
 
 /* ---- Waiting for streams ---- */
@@ -368,35 +404,6 @@ bool cla__host_process(cla_host *c) {
 
 /* ---- Allocating ---- */
 
-/* Makes a block active. Under the lock that `s` lies under, as the end of it is: so a check never meets a block between two
- * states. */
-static void activate(cla_host_share *s, cla_host_block *b, size_t nbytes, bool is_hit) {
-  b->requested = nbytes;
-  atomic_store_explicit(&b->state, CLA_HOST_ACTIVE, memory_order_relaxed);
-  atomic_fetch_add_explicit(&b->generation, 1, memory_order_release);
-  s->allocs++;
-  s->hits += is_hit;
-  s->active_blocks++;
-  s->active_bytes += (int64_t)b->size;
-  s->requested_bytes += (int64_t)b->requested;
-}
-
-/* Of two threads that free the same context, one wins. */
-static bool deactivate(cla_host_share *s, cla_host_block *b, uint64_t generation) {
-  if (!atomic_compare_exchange_strong(&b->generation, &generation, generation + 1)) return false;
-  s->frees++;
-  s->active_blocks--;
-  s->active_bytes -= (int64_t)b->size;
-  s->requested_bytes -= (int64_t)b->requested;
-  return true;
-}
-
-/* Active bytes as far as known without asking the threads; holds the lock. */
-static void note_peak(cla_host *c) {
-  int64_t known = (int64_t)c->totals.reserved_bytes - c->share.cached_bytes - (int64_t)c->totals.pending_bytes;
-  if (known > 0) raise(&c->totals.peak_active_bytes, (uint64_t)known);
-}
-
 static bool is_small(size_t size) { return size <= CLA_MAGAZINE_LARGEST; }
 
 /* From the magazine of this thread, or NULL. */
@@ -429,19 +436,13 @@ static cla_status slow_alloc(cla_host *c, size_t size, size_t nbytes, cla_host_b
   cla_error_memo before;
   cla__error_keep(&before);
   if (cla__host_process(c) && (*out = shared_alloc(c, size, nbytes)) != NULL) return CLA_OK;
-  cla_status status = make(c, size, out);
+  cla_status status = make(c, size, nbytes, out);
   if (status == CLA_E_NOMEM) { /* what is cached in other sizes goes back first */
     cla_host_trim(c, NULL);
-    status = make(c, size, out);
-    if (!status) cla__error_restore(&before);
+    status = make(c, size, nbytes, out);
   }
-  if (status) return status;
-  cla__error_restore(&before); /* a pin that failed and was made up for leaves a count, no message */
-  cla__lock(&c->lock);
-  activate(&c->share, *out, nbytes, false);
-  note_peak(c);
-  cla__unlock(&c->lock);
-  return CLA_OK;
+  if (!status) cla__error_restore(&before); /* a pin that failed and was made up for leaves a count, no message */
+  return status;
 }
 
 cla_status cla_host_alloc(cla_host *c, size_t nbytes, void **memory, void **context) {
@@ -586,9 +587,7 @@ static size_t give_back_bins(cla_host *c) {
     while (c->bins[i].first) {
       cla_host_block *b = c->bins[i].first;
       bin_remove(c, b);
-      atomic_store(&b->state, CLA_HOST_LEAVING);
-      b->after = chain;
-      chain = b;
+      leave(c, b, &chain);
       freed += b->size;
     }
   cla__unlock(&c->lock);

@@ -283,7 +283,7 @@ static void CL_CALLBACK read_is_done(cl_event event, cl_int state, void *arg) {
 static cla_status staging_new(cla_device *d, size_t nbytes, staging **out) {
   staging *s = calloc(1, sizeof *s);
   cl_int err = CL_SUCCESS;
-  if (s) s->host = malloc(nbytes);
+  if (s) s->host = malloc(nbytes ? nbytes : 1);
   if (!s || !s->host) {
     free(s);
     return cla__error(CLA_E_NOMEM, "copy: no host memory for %zu bytes between two devices", nbytes);
@@ -344,7 +344,7 @@ static cla_status copy_async_between(const cla_handle *dst, size_t dst_offset, c
 static cla_status copy_between(const cla_handle *dst, size_t dst_offset, const cla_handle *src, size_t src_offset,
                                size_t nbytes, cla_stream *source, const cla_order *o) {
   enum { PIECE = 4 << 20 };
-  if (!o->blocking && nbytes) return copy_async_between(dst, dst_offset, src, src_offset, nbytes, source, o);
+  if (!o->blocking) return copy_async_between(dst, dst_offset, src, src_offset, nbytes, source, o);
   size_t piece = nbytes < PIECE ? nbytes : PIECE;
   void *host = malloc(piece ? piece : 1);
   if (!host) return cla__error(CLA_E_NOMEM, "copy: no host memory for %zu bytes between two devices", piece);

@@ -11,11 +11,10 @@ local fault = require "clalloc.tensor.fault"
 
 local storage = {}
 
-local function new(own, buffer, start)
+local function new(own, buffer)
   return {
     context = own,
     buffer = buffer,
-    start = start,      -- bytes from the buffer's beginning to element 0
     count = 0,          -- holders: tensors, and expressions not yet computed
     is_foreign = false, -- others may write to the buffer: nothing is left for later
     stream = false,     -- of the last command; false: none yet
@@ -28,23 +27,25 @@ end
 function storage.new(what, own, nbytes)
   local buffer, why = own.device:alloc(nbytes)
   if not buffer then fault("%s: %s", what, why) end
-  return new(own, buffer, 0)
+  return new(own, buffer)
 end
 
 --- The memory of a buffer that others may use too. A view of an allocation is found in the whole of it: where it begins need
 -- not be aligned as a kernel's argument must be.
+-- @treturn table the storage
+-- @treturn integer where the buffer begins in it, in bytes
 function storage.from(what, core, buffer)
   local own = context.of(buffer.device)
   if buffer.offset == 0 then
-    local self = new(own, buffer, 0)
+    local self = new(own, buffer)
     self.is_foreign = true
-    return self
+    return self, 0
   end
   local whole, offset = core.resolve(buffer.address)
   if not whole then fault("%s: %s", what, offset) end
-  local self = new(own, whole, offset)
+  local self = new(own, whole)
   self.is_foreign, self.original = true, buffer
-  return self
+  return self, offset
 end
 
 function storage.retain(self)
@@ -94,7 +95,7 @@ end
 --- Bytes of the memory, read now.
 function storage.read(self, what, offset, nbytes)
   on_stream(self)
-  local bytes, why = self.buffer:read(self.start + offset, nbytes)
+  local bytes, why = self.buffer:read(offset, nbytes)
   if not bytes then fault("%s: %s", what, why) end
   return bytes
 end
@@ -102,7 +103,7 @@ end
 --- Writes bytes now.
 function storage.write(self, what, offset, bytes)
   on_stream(self)
-  local ok, why = self.buffer:write(bytes, self.start + offset)
+  local ok, why = self.buffer:write(bytes, offset)
   if not ok then fault("%s: %s", what, why) end
 end
 
