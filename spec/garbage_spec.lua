@@ -140,18 +140,6 @@ describe("device memory that nothing refers to", function()
     assert.equal(0, counted)
   end)
 
-  it("does not run the collector for failed allocations of more than there can be", function()
-    local kept <close> = assert(sim:alloc(TEMPORARY))
-    local mode = collectgarbage("incremental", 1000)
-    collect()
-    local collections, stop = count_collections()
-    for _ = 1, 100 do assert.is_nil(sim:alloc(2 * CAPACITY)) end
-    stop()
-    local counted = collections()
-    collectgarbage(mode)
-    assert.equal(0, counted)
-    assert.equal(TEMPORARY, kept.size)
-  end)
 end)
 
 describe("an object", function()

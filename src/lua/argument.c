@@ -187,6 +187,7 @@ static void take_buffer(lua_State *L, lua_kernel *k, unsigned i) {
   a->view = NULL;
   if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) return;
   const lua_buffer *b = userdata_of(L, k->buffer_type);
+  if (!b) b = cla_lua_test(L, -1, CLA_LUA_BUFFER); /* a closed one has another metatable */
   if (!b) refuse(L, k, i, 0, -1, "buffer (or false for a null pointer)");
   else if (!b->share) cla_lua_argerror(L, k, i, "attempt to use a closed buffer");
   else check_device(L, k, i, b->device);

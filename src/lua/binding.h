@@ -52,7 +52,9 @@ void cla_lua_stray(lua_State *L);
 typedef struct lua_share {
   lua_world *world;
   cla_device *device; /* retained */
-  cla_pool *pool;     /* the default pool once it was asked for; borrowed, it lives as long as the device */
+  cla_pool *pool; /* the default pool once it was asked for, borrowed: it lives as long as the device; or a pool of the
+                       * script's own, retained: then this is the share of that pool's objects and buffers alone */
+  bool owns_pool;
   size_t count;
 } lua_share;
 lua_share *cla_lua_share(lua_State *L, cla_device *d); /* a new one, count 1; retains; raises without host memory */
@@ -97,6 +99,10 @@ void *cla_lua_check(lua_State *L, int arg, const char *type);
 
 /* A new userdata of the type, zeroed, with its metatable and `nuser` user values. */
 void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser);
+/* Gives the closed object at stack index `arg` a metatable that has everything but the finalizer, which costs the collector a
+ * call for every object (getmetatable(x).__gc is still found). For types made by the thousand. */
+void cla_lua_retire(lua_State *L, int arg, const char *type);
+void cla_lua_newretired(lua_State *L, const char *type); /* once, after cla_lua_newtype */
 
 /* ---- The objects ---- */
 
@@ -111,9 +117,8 @@ typedef struct lua_gate {
   cla_gate *gate; /* NULL: closed, which opened it */
 } lua_gate;
 typedef struct lua_pool {
-  cla_pool *pool;   /* retained; NULL: closed */
-  lua_share *share; /* of its device */
-  unsigned busy;    /* allocations under way: a finalizer that closes the pool meanwhile leaves the release to them */
+  cla_pool *pool;   /* the share's own, or the device's default pool, retained; NULL: closed */
+  lua_share *share; /* of the pool, or, for the default pool, of the device */
 } lua_pool;
 
 typedef struct lua_event {
@@ -128,15 +133,15 @@ typedef struct lua_event {
 
 /* An allocation, or a view of one. Views share the handle and are stale when the allocation is freed. */
 typedef struct lua_buffer {
-  cla_handle handle;  /* pool NULL: closed */
-  void *address;      /* of the first byte of the view */
-  size_t offset;      /* of the view in the allocation */
-  size_t nbytes;      /* of the view */
-  size_t size;        /* bytes set aside for the allocation */
-  bool is_view;       /* user value 1: the buffer it was made from; closing a view frees nothing */
-  lua_share *share;   /* NULL exactly when closed */
+  cla_handle handle; /* pool NULL: closed */
+  void *address;     /* of the first byte of the view */
+  size_t offset;     /* of the view in the allocation */
+  size_t nbytes;     /* of the view */
+  size_t size;       /* bytes set aside for the allocation */
+  bool is_view;      /* user value 1: the buffer it was made from; closing a view frees nothing */
+  lua_share *share; /* NULL exactly when closed; keeps a pool of the script's alive while buffers of it are reachable */
   cla_device *device; /* share->device */
-} lua_buffer;         /* user value 1 of an allocation: the pool object, when there is one */
+} lua_buffer;
 
 typedef struct lua_map {
   cla_mapping *mapping; /* NULL: closed */

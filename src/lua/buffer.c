@@ -1,8 +1,8 @@
 /* Buffers: allocations and views of them.
  *
  * A buffer is a handle with a generation: when the allocation is freed, by any holder or with its pool, every buffer
- * of it is stale for ever and says so. A buffer takes no reference to its pool (handles stay checkable without), only
- * to its device, through the share; the pool object is kept reachable by user value 1.
+ * of it is stale for ever and says so. A buffer keeps its
+ * device, and a pool of the script's own, through the share.
  *
  * `alloc` and `close` are the fast path: one userdata, no tables, no driver call on a hit. */
 #include <stdlib.h>
@@ -18,7 +18,9 @@ lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg) {
 
 /* ---- Allocating -------------------------------------------------------------------------------- */
 
-static lua_buffer *push_closed(lua_State *L) { return cla_lua_new(L, sizeof(lua_buffer), CLA_LUA_BUFFER, 1); }
+static lua_buffer *push_closed(lua_State *L, int nuser) {
+  return cla_lua_new(L, sizeof(lua_buffer), CLA_LUA_BUFFER, nuser);
+}
 
 static void attach(lua_buffer *b, lua_share *share) {
   share->count++;
@@ -88,26 +90,12 @@ static cla_stream *current(lua_State *L, const lua_share *share) {
   return cla_device_stream(share->device);
 }
 
-/* From the default pool, which lives as long as its device. */
-static int alloc_default(lua_State *L, lua_share *share, size_t nbytes, cla_stream *s) {
-  lua_buffer *b = push_closed(L);
+/* From the pool of the share: its own, or the device's default pool. */
+static int alloc_on(lua_State *L, lua_share *share, size_t nbytes, cla_stream *s) {
+  lua_buffer *b = push_closed(L, 0);
   attach(b, share);
   cla_status status = default_pool(share);
   if (!status) status = fill_buffer(L, b, share->pool, nbytes, s);
-  return finish_alloc(L, b, status);
-}
-
-/* From the pool object at `index`. */
-static int alloc_from(lua_State *L, int index, lua_pool *object, size_t nbytes, cla_stream *s) {
-  lua_buffer *b = push_closed(L);
-  cla_pool *p = object->pool;
-  attach(b, object->share);
-  lua_pushvalue(L, index);
-  lua_setiuservalue(L, -2, 1);
-  object->busy++;
-  cla_status status = fill_buffer(L, b, p, nbytes, s);
-  object->busy--;
-  if (!object->pool && !object->busy) cla_pool_release(p); /* a finalizer closed it */
   return finish_alloc(L, b, status);
 }
 
@@ -131,12 +119,12 @@ int cla_lua_device_alloc(lua_State *L) {
   static const char *const known[] = {"stream", "pool", NULL};
   lua_device *d = cla_lua_checkdevice(L, 1);
   size_t nbytes = cla_lua_checksize(L, 2, "nbytes");
-  if (lua_isnoneornil(L, 3)) return alloc_default(L, d->share, nbytes, current(L, d->share));
+  if (lua_isnoneornil(L, 3)) return alloc_on(L, d->share, nbytes, current(L, d->share));
   cla_lua_checkfields(L, 3, known);
   cla_stream *s = stream_field(L, 3, d->device);
   if (!s) s = current(L, d->share);
   lua_pool *p = pool_field(L, 3, d->device);
-  return p ? alloc_from(L, lua_gettop(L), p, nbytes, s) : alloc_default(L, d->share, nbytes, s);
+  return alloc_on(L, p ? p->share : d->share, nbytes, s);
 }
 
 int cla_lua_pool_alloc(lua_State *L) {
@@ -152,7 +140,7 @@ int cla_lua_pool_alloc(lua_State *L) {
   } else if (!lua_isnil(L, 3)) {
     s = cla_lua_topstream(L, 3, d, NULL);
   }
-  return alloc_from(L, 1, p, nbytes, s ? s : current(L, p->share));
+  return alloc_on(L, p->share, nbytes, s ? s : current(L, p->share));
 }
 
 static int buffer_close(lua_State *L) {
@@ -163,6 +151,7 @@ static int buffer_close(lua_State *L) {
     cla__pool_free(&b->handle); /* stale when the pool or somebody else has freed it: nothing to do */
   }
   detach(b);
+  cla_lua_retire(L, 1, CLA_LUA_BUFFER);
   return 0;
 }
 
@@ -170,7 +159,7 @@ static int buffer_close(lua_State *L) {
 
 /* The buffer at index 1 that is being viewed, [offset, offset + nbytes) of it. */
 static int push_view(lua_State *L, const lua_buffer *of, size_t offset, size_t nbytes) {
-  lua_buffer *view = push_closed(L);
+  lua_buffer *view = push_closed(L, 1);
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, -2, 1);
   attach(view, of->share);
@@ -371,7 +360,7 @@ int cla_lua_owns(lua_State *L) {
 
 int cla_lua_resolve(lua_State *L) {
   const void *address = check_address(L, 1);
-  lua_buffer *b = push_closed(L);
+  lua_buffer *b = push_closed(L, 0);
   lua_share *share = cla_lua_share(L, NULL);
   b->share = share;
   cla_buffer found;
@@ -423,15 +412,9 @@ static int get_device(lua_State *L) {
   return 1;
 }
 
-/* The pool object the allocation was made with, else the default pool; of a resolved address, nil unless it is that. */
+/* A handle to the allocation's pool; of a resolved address, nil unless it is the default pool. */
 static int get_pool(lua_State *L) {
   lua_buffer *b = check_live(L, 1);
-  int index = 1;
-  lua_settop(L, 1);
-  while (lua_getiuservalue(L, index, 1) == LUA_TUSERDATA) {
-    if (cla_lua_test(L, -1, CLA_LUA_POOL)) return 1;
-    index = lua_gettop(L); /* the buffer that a view was made from */
-  }
   if (default_pool(b->share) || b->share->pool != b->handle.pool) return 0;
   cla_lua_pushpool(L, b->share, b->share->pool);
   return 1;
@@ -474,4 +457,7 @@ static const luaL_Reg metamethods[] = {{"__gc", buffer_close},
                                        {"__len", get_size},
                                        {NULL, NULL}};
 
-void cla_lua_open_buffer(lua_State *L) { cla_lua_newtype(L, CLA_LUA_BUFFER, methods, properties, metamethods); }
+void cla_lua_open_buffer(lua_State *L) {
+  cla_lua_newtype(L, CLA_LUA_BUFFER, methods, properties, metamethods);
+  cla_lua_newretired(L, CLA_LUA_BUFFER);
+}

@@ -197,6 +197,34 @@ void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, co
   lua_rawsetp(L, LUA_REGISTRYINDEX, name);
 }
 
+/* The metatable of retired objects of a type hangs in the registry beside the type's own. */
+static const void *retired_key(const char *type) { return type + 1; }
+
+void cla_lua_newretired(lua_State *L, const char *type) {
+  lua_newtable(L);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, type);
+  for (lua_pushnil(L); lua_next(L, -2);) {
+    lua_pushvalue(L, -2);
+    lua_insert(L, -2);
+    lua_rawset(L, -5);
+  }
+  lua_pop(L, 1);
+  lua_createtable(L, 0, 1); /* the retired metatable's own: finds __gc, which the collector does not look for there */
+  lua_createtable(L, 0, 1);
+  lua_getfield(L, -3, "__gc");
+  lua_setfield(L, -2, "__gc");
+  lua_setfield(L, -2, "__index");
+  lua_pushnil(L);
+  lua_setfield(L, -3, "__gc");
+  lua_setmetatable(L, -2);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, retired_key(type));
+}
+
+void cla_lua_retire(lua_State *L, int arg, const char *type) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, retired_key(type));
+  lua_setmetatable(L, arg);
+}
+
 void *cla_lua_new(lua_State *L, size_t size, const char *type, int nuser) {
   void *object = lua_newuserdatauv(L, size, nuser);
   memset(object, 0, size);
@@ -210,7 +238,11 @@ void *cla_lua_test(lua_State *L, int arg, const char *type) {
   void *object = lua_touserdata(L, arg);
   if (!object || !lua_getmetatable(L, arg)) return NULL;
   lua_rawgetp(L, LUA_REGISTRYINDEX, type);
-  if (!lua_rawequal(L, -1, -2)) object = NULL;
+  if (!lua_rawequal(L, -1, -2)) {
+    bool is_retired = lua_rawgetp(L, LUA_REGISTRYINDEX, retired_key(type)) == LUA_TTABLE && lua_rawequal(L, -1, -3);
+    lua_pop(L, 1);
+    if (!is_retired) object = NULL;
+  }
   lua_pop(L, 2);
   return object;
 }

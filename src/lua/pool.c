@@ -28,7 +28,7 @@ static lua_pool *push_closed(lua_State *L, lua_share *share) {
 
 void cla_lua_pushpool(lua_State *L, lua_share *share, cla_pool *p) {
   lua_pool *object = push_closed(L, share);
-  cla_pool_retain(p);
+  if (!share->owns_pool) cla_pool_retain(p);
   object->pool = p;
 }
 
@@ -94,9 +94,13 @@ int cla_lua_device_pool(lua_State *L) {
   if (lua_isnoneornil(L, 2)) return push_default(L, d->share);
   luaL_checktype(L, 2, LUA_TTABLE);
   cla_pool_options options = read_options(L, 2);
-  lua_pool *object = push_closed(L, d->share);
-  cla_status status = cla_pool_create_with(d->device, &options, &object->pool);
-  return status ? cla_lua_fail(L, status) : 1;
+  lua_pool *object = cla_lua_new(L, sizeof *object, CLA_LUA_POOL, 0);
+  lua_share *share = object->share = cla_lua_share(L, d->device);
+  cla_status status = cla_pool_create_with(d->device, &options, &share->pool);
+  if (status) return cla_lua_fail(L, status);
+  share->owns_pool = true;
+  object->pool = share->pool;
+  return 1;
 }
 
 /* ---- Closing ----------------------------------------------------------------------------------- */
@@ -107,8 +111,8 @@ static int let_go(lua_State *L, bool closes) {
   lua_share *share = object->share;
   object->pool = NULL;
   object->share = NULL;
-  if (p && closes && !p->is_default) cla_pool_close(p);
-  if (!object->busy) cla_pool_release(p); /* else the allocation under way does it */
+  if (p && p->is_default) cla_pool_release(p);
+  else if (p && closes) cla_pool_close(p);
   cla_lua_unshare(share);
   return 0;
 }

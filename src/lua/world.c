@@ -35,6 +35,7 @@ lua_share *cla_lua_share(lua_State *L, cla_device *d) {
 
 void cla_lua_unshare(lua_share *share) {
   if (!share || --share->count) return;
+  if (share->owns_pool) cla_pool_release(share->pool);
   cla_device_release(share->device);
   free(share);
 }

@@ -25,6 +25,7 @@ static cla_pool *pool_struct(void) {
   cla__lock(&p->lock);
   p->generation = id << GENERATION_BITS;
   p->is_closed = false;
+  atomic_store(&p->users, 1);
   atomic_store(&p->refs, 1);
   cla__unlock(&p->lock);
   return p;
@@ -150,7 +151,7 @@ cla_status cla_device_pool(cla_device *d, cla_pool **out) {
 void cla_pool_retain(cla_pool *p) {
   if (!p) return;
   if (p->is_default) cla_device_retain(p->device);
-  else atomic_fetch_add(&p->refs, 1);
+  else atomic_fetch_add(&p->users, 1);
 }
 
 void cla_pool_release(cla_pool *p) {
@@ -159,11 +160,9 @@ void cla_pool_release(cla_pool *p) {
     cla_device_release(p->device);
     return;
   }
-  if (atomic_load(&p->refs) == 1) cla_pool_close(p);
-  if (atomic_fetch_sub(&p->refs, 1) == 1) {
-    cla_pool_close(p); /* another thread let go between the two */
-    pool_recycle(p);
-  }
+  if (atomic_fetch_sub(&p->users, 1) != 1) return;
+  cla_pool_close(p);
+  cla__pool_unref(p);
 }
 
 /* ---- Closing ---- */

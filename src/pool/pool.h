@@ -159,7 +159,8 @@ typedef struct cla_table { /* start address -> block, free ones too; open addres
 struct cla_pool {
   cla_lock lock;
   cla_pool *recycled; /* in the list of closed pools; guarded by that list's lock */
-  atomic_int refs;
+  atomic_int users; /* handles of a pool that is no device's default; the last to go closes it */
+  atomic_int refs;  /* of the struct: one for all users, one a pin, one of what closing left behind */
   bool is_closed;
   bool is_default;    /* the device's own: its reference to the device is not counted */
   cla_device *device; /* retained; stays set when closed until the struct is recycled */

@@ -18,6 +18,9 @@ local storage = require "clalloc.tensor.storage"
 local elementwise = {}
 local methods, meta = Tensor.methods, Tensor.meta
 
+-- What is given the kind that operands have in common and returns that of the result, then that in which operands meet.
+local function same(kind) return kind, kind end
+
 -- ---- Operands ------------------------------------------------------------------------------------------------
 
 local function number(what, kind, value)
@@ -159,7 +162,7 @@ end
 
 -- add_(b, factor): a + factor * b in one kernel.
 local function scaled_in_place(what, op)
-  local plain = binary_in_place(what, op, elementwise.same)
+  local plain = binary_in_place(what, op, same)
   return function(a, b, factor)
     if factor == nil then return plain(a, b) end
     if type(factor) ~= "number" then fault("%s: factor: number expected, got %s", what, type(factor)) end
@@ -178,8 +181,6 @@ end
 
 -- ---- The operations ------------------------------------------------------------------------------------------
 
--- Each gives the kind of the result, then that in which operands meet.
-function elementwise.same(kind) return kind, kind end
 local function floating(kind)
   if not kind.is_float then kind = dtype.f32 end
   return kind, kind
@@ -191,13 +192,13 @@ local function define_binary(name, op, kind_of)
   methods[name .. "_"] = binary_in_place(name .. "_", op, kind_of)
 end
 
-define_binary("mul", ops.mul, elementwise.same)
+define_binary("mul", ops.mul, same)
 define_binary("div", ops.div, floating)
 define_binary("pow", ops.pow, floating)
-define_binary("maximum", ops.maximum, elementwise.same)
-define_binary("minimum", ops.minimum, elementwise.same)
-methods.add = binary("add", ops.add, elementwise.same)
-methods.sub = binary("sub", ops.sub, elementwise.same)
+define_binary("maximum", ops.maximum, same)
+define_binary("minimum", ops.minimum, same)
+methods.add = binary("add", ops.add, same)
+methods.sub = binary("sub", ops.sub, same)
 methods.add_ = scaled_in_place("add_", ops.add)
 methods.sub_ = scaled_in_place("sub_", ops.sub)
 
@@ -209,8 +210,8 @@ for _, name in ipairs { "exp", "log", "sqrt", "tanh", "sin", "cos", "floor", "ce
 end
 
 for _, name in ipairs { "neg", "abs", "relu" } do
-  methods[name] = unary(name, ops[name], elementwise.same)
-  methods[name .. "_"] = unary_in_place(name .. "_", ops[name], elementwise.same)
+  methods[name] = unary(name, ops[name], same)
+  methods[name .. "_"] = unary_in_place(name .. "_", ops[name], same)
 end
 
 meta.__add, meta.__sub, meta.__mul, meta.__div = methods.add, methods.sub, methods.mul, methods.div
