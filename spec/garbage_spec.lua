@@ -57,9 +57,9 @@ describe("device memory that nothing refers to", function()
   end)
 
   -- torch/torch7#229, #280; torch/cutorch#219, #707; chainer/chainer#2257
-  local function check_bounded(make)
+  local function check_bounded(make, most)
     collect()
-    local collections, stop <const> = count_collections()
+    local collections, stop = count_collections()
     for i = 1, 1000 do make(i) end
     stop()
     local stats = pool:stats()
@@ -67,7 +67,7 @@ describe("device memory that nothing refers to", function()
     assert.equal(0, stats.ooms)
     assert.is_true(stats.peak_active_bytes < CAPACITY)
     assert.is_true(stats.peak_reserved_bytes <= stats.limit)
-    assert.is_true(collections() <= 200, ("%d collections"):format(collections()))
+    assert.is_true(collections() <= (most or 200), ("%d collections"):format(collections()))
   end
 
   for _, mode in ipairs(MODES) do
@@ -93,8 +93,10 @@ describe("device memory that nothing refers to", function()
     it("is found when a live set turns over, in " .. mode .. " mode", function()
       local ring = {}
       in_mode(mode, function()
-        check_bounded(function(i) ring[i % 4] = assert(sim:alloc(TEMPORARY)) end)
+        -- Room for four more beside the four that live.
+        check_bounded(function(i) ring[i % 4] = assert(sim:alloc(TEMPORARY)) end, 1000 // 4 + 10)
       end)
+      assert.equal(TEMPORARY, ring[0].size)
     end)
   end
 
@@ -126,20 +128,21 @@ describe("device memory that nothing refers to", function()
   end)
 
   it("does not run the collector for a program that closes", function()
-    local pause = collectgarbage("incremental", 1000)
-    collect()
-    local collections, stop = count_collections()
-    for _ = 1, 2000 do
-      local scoped <close> = assert(sim:alloc(TEMPORARY))
-      local explicit = assert(sim:alloc(TEMPORARY))
-      explicit:close()
-    end
-    stop()
-    local counted = collections()
-    collectgarbage(pause)
+    local counted
+    in_mode("incremental", function()
+      local pause = collectgarbage("setpause", 1000)
+      collect()
+      local collections, stop = count_collections()
+      for _ = 1, 2000 do
+        local scoped <close> = assert(sim:alloc(TEMPORARY))
+        assert(sim:alloc(scoped.size)):close()
+      end
+      stop()
+      counted = collections()
+      collectgarbage("setpause", pause)
+    end)
     assert.equal(0, counted)
   end)
-
 end)
 
 describe("an object", function()
@@ -233,17 +236,21 @@ describe("an object", function()
       end)
 
       -- CorsixTH/CorsixTH#3196, lgi-devs/lgi#230: seen again after its finalizer.
-      it("that another finalizer brings back is closed, or closes when let go", function()
+      it("that another finalizer brings back, before or after its own, is closed in the end", function()
+        local saved
+        local meta = { __gc = function(t) saved = t.object end }
+        -- Finalizers run in the reverse order of marking: the early one after the object's own.
+        local function let_go(name, is_early)
+          local early = setmetatable({}, meta)
+          make()
+          local late = setmetatable({}, meta)
+          local holder = is_early and early or late
+          holder.object = o[name]
+          o[name], dev = nil, nil
+        end
         for _, name in ipairs(every_type.NAMES) do
-          for _, order in ipairs{ "before", "after" } do
-            make()
-            local saved
-            local function resurrect(t) saved = t.object end
-            local early = setmetatable({}, { __gc = resurrect })
-            if order == "after" then early = setmetatable({}, getmetatable(early)) end
-            early.object = o[name]
-            o[name], dev = nil, nil
-            early = nil
+          for _, is_early in ipairs{ true, false } do
+            let_go(name, is_early)
             collect()
             if saved then
               assert.equal("string", type(tostring(saved)))
@@ -302,12 +309,8 @@ describe("an object", function()
   it("built anew while an old one of the same source is being collected is not the dead one", function()
     local sim <close> = cl.simulate{ capacity = cl.GiB }
     local source = "kernel void anew(global int *x) { x[0] = 1; }"
-    local old = sim:program(source)
     local found
-    setmetatable({}, { __gc = function() found = sim:program(source) end })
-    old = setmetatable({ old }, { __gc = function() end })
-    assert.equal("table", type(old))
-    old = nil
+    setmetatable({ sim:program(source) }, { __gc = function() found = sim:program(source) end })
     collect()
     local buf <close> = assert(sim:alloc(4))
     local event <close> = assert(found.anew{ buf, size = 1 })

@@ -49,7 +49,7 @@ static cla_block *find_own(cla_pool *p, cla_owner *o, size_t size) {
   return b;
 }
 
-/* Memory that other streams are done with. `last` remembers nothing: streams are few, one bounded look each. */
+/* Memory that other streams are done with: one bounded look a stream. */
 static cla_block *find_adoptable(cla_pool *p, cla_owner *o, size_t size) {
   cla_block *b = fit(p, p->nobody, size, UINT64_MAX);
   if (b || p->nstreams < 2) return b;
@@ -108,6 +108,7 @@ static cla_status over_limit(const cla_pool *p, size_t need) {
 /* A new segment: of the size wanted, else of whole grains, else of the bare request. Holds the lock before and after. */
 static cla_status grow(cla_pool *p, cla_owner *o, size_t size) {
   size_t need, want;
+  if (size > p->limit) return CLA_E_LIMIT; /* whatever went back: the cache is not spoiled for it */
   cla__policy_grow(p, size, &need, &want);
   if (p->policy.keeps_peak) {
     if (!below_peak(p, need)) give_back(p, below_peak, need);
@@ -186,10 +187,22 @@ static bool ask_reclaim(attempt *a, cla_stage stage) {
 
 static bool memory_is_short(cla_status status) { return status == CLA_E_LIMIT || status == CLA_E_NOMEM; }
 
+static cla_status give_back_one_by_one(attempt *a, cla_status status, cla_block **out) {
+  cla_pool *p = a->pool;
+  while (memory_is_short(status)) {
+    uint64_t frees = p->stats.driver_frees;
+    give_back(p, one_went, frees);
+    if (frees == p->stats.driver_frees) break;
+    status = find_or_grow(a, out);
+  }
+  return status;
+}
+
 /* The steps, in order; after each the pool is looked in again. Holds the lock before and after. */
 static cla_status recover(attempt *a, cla_status status, cla_block **out) {
   enum { ASKED_AT_MOST = 8 };
   cla_pool *p = a->pool;
+  if (a->size > p->limit) return status;
   if (p->policy.caches) {
     cla__pool_consolidate(p);
     if ((*out = find(p, a->owner, a->size)) != NULL) return CLA_OK;
@@ -203,12 +216,7 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
     if (!memory_is_short(status = find_or_grow(a, out))) return status;
   }
   a->tried |= 1u << GIVE_BACK;
-  for (uint64_t frees; memory_is_short(status);) {
-    frees = p->stats.driver_frees;
-    give_back(p, one_went, frees);
-    if (frees == p->stats.driver_frees) break;
-    status = find_or_grow(a, out);
-  }
+  status = give_back_one_by_one(a, status, out);
   if (!memory_is_short(status)) return status;
   a->tried |= 1u << WAIT_HELD;
   cla__unlock(&p->lock);
@@ -216,12 +224,7 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
   cla__lock(&p->lock);
   cla__pool_consolidate(p);
   status = find_or_grow(a, out);
-  for (uint64_t frees; memory_is_short(status);) {
-    frees = p->stats.driver_frees;
-    give_back(p, one_went, frees);
-    if (frees == p->stats.driver_frees) break;
-    status = find_or_grow(a, out);
-  }
+  status = give_back_one_by_one(a, status, out);
   for (int i = 0; i < ASKED_AT_MOST && memory_is_short(status) && a->reclaim; i++) {
     if (!ask_reclaim(a, CLA_STAGE_OOM)) break;
     a->tried |= 1u << ASK;
@@ -281,7 +284,7 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   cla__debug_check(p);
   if (given) cla__segments_release(p, given);
   cla__lock(&p->lock);
-  return status;
+  return status ? status : cla__pool_live(p); /* closed meanwhile, the block went with it */
 }
 
 cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclaim reclaim, void *arg, cla_handle *out,

@@ -16,7 +16,8 @@ local function new(own, buffer)
     context = own,
     buffer = buffer,
     count = 0,          -- holders: tensors, and expressions not yet computed
-    is_foreign = false, -- others may write to the buffer: nothing is left for later
+    is_foreign = false, -- the buffer is somebody else's: it is never closed
+    is_shared = false,  -- others may write to the buffer: nothing is left for later
     stream = false,     -- of the last command; false: none yet
     stream_id = false,
     pending = false,    -- set of tensors yet to be computed from this, weak
@@ -38,13 +39,13 @@ function storage.from(what, core, buffer)
   local own = context.of(buffer.device)
   if buffer.offset == 0 then
     local self = new(own, buffer)
-    self.is_foreign = true
+    self.is_foreign, self.is_shared = true, true
     return self, 0
   end
   local whole, offset = core.resolve(buffer.address)
   if not whole then fault("%s: %s", what, offset) end
   local self = new(own, whole)
-  self.is_foreign, self.original = true, buffer
+  self.is_foreign, self.is_shared, self.original = true, true, buffer
   return self, offset
 end
 

@@ -65,7 +65,7 @@ function Tensor.later(what, node, sizes, count)
   for _, leaf in ipairs(node.leaves) do
     storage.retain(leaf.storage)
     storage.expect(leaf.storage, self)
-    at_once = at_once or leaf.storage.is_foreign
+    at_once = at_once or leaf.storage.is_shared
   end
   return at_once and self:eval() or self
 end

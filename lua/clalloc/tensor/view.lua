@@ -44,23 +44,22 @@ local function infer(what, list, count)
   return out
 end
 
--- Strides for new sizes over old ones, or nil: each new dimension has to lie within a run of old ones that are one after another.
+-- Strides for new sizes over old ones, none of them 1, or nil: each new dimension has to lie within a run of old ones that
+-- follow each other without gaps.
 local function restride(old, strides, sizes)
-  local out, o, n = {}, #old, #sizes
-  while n >= 1 do
-    while o >= 1 and old[o] == 1 do o = o - 1 end
-    if o < 1 then break end
-    local room, stride = old[o], strides[o]
-    while o > 1 and (old[o - 1] == 1 or strides[o - 1] == strides[o] * old[o]) do
+  local out, n, o = {}, #sizes, #old
+  while o >= 1 do
+    local run, stride = old[o], strides[o]
+    while o > 1 and strides[o - 1] == strides[o] * old[o] do
       o = o - 1
-      if old[o] == 1 then strides, old = view.without(old, strides, o) else room = room * old[o] end
+      run = run * old[o]
     end
-    while n >= 1 and (room > 1 or sizes[n] == 1) do
-      if room % sizes[n] ~= 0 then return nil end
+    while n >= 1 and (run > 1 or sizes[n] == 1) do
+      if run % sizes[n] ~= 0 then return nil end
       out[n] = stride
-      stride, room, n = stride * sizes[n], room // sizes[n], n - 1
+      run, stride, n = run // sizes[n], stride * sizes[n], n - 1
     end
-    if room ~= 1 then return nil end
+    if run > 1 then return nil end
     o = o - 1
   end
   for i = n, 1, -1 do out[i] = 1 end
@@ -68,11 +67,11 @@ local function restride(old, strides, sizes)
 end
 
 -- Sizes and strides with dimension `d` left out.
-function view.without(sizes, strides, d)
+local function without(sizes, strides, d)
   local s, t = { table.unpack(sizes) }, { table.unpack(strides) }
   table.remove(s, d)
   table.remove(t, d)
-  return t, s
+  return s, t
 end
 
 local function view_strides(of, sizes)
@@ -137,7 +136,7 @@ function methods:select(d, i)
   local of = Tensor.need("select", self)
   d = shape.dimension("select", of.sizes, d)
   i = shape.integer("select", "index", i, 1, of.sizes[d])
-  local strides, sizes = view.without(of.sizes, of.strides, d)
+  local sizes, strides = without(of.sizes, of.strides, d)
   return derived("select", of, of.start + (i - 1) * of.strides[d], sizes, strides, shape.count("select", sizes))
 end
 
