@@ -149,11 +149,10 @@ $(B)/libclalloc.so: $(LIBRARY)
 	$(DO)ln -sf $(<F) $@
 
 # The module holds the whole core and shows only luaopen_*: it never mixes with a libclalloc.so in the same process.
-# It stays mapped when a Lua state closes, for the callbacks of commands that are still running.
 $(MODULE): $(LUA_OBJ) $(ARCHIVE)
 	$(SAY) LINK $@
 	@mkdir -p $(@D)
-	$(DO)$(CC) -shared -Wl,-z,nodelete -Wl,--exclude-libs,ALL $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+	$(DO)$(CC) -shared -Wl,--exclude-libs,ALL $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
 
 # A C test is one program with the core inside; lua_*.c get the binding and a Lua interpreter too.
 $(B)/spec/lua_%: $(B)/obj/spec/c/lua_%.o $(LUA_OBJ) $(ARCHIVE)

@@ -132,7 +132,7 @@ function Session:use(dev, pool, s, other)
 end
 
 -- Copies to another device and back.
-function Session:reach(dev, pool, s)
+function Session:reach(pool, s)
   local far = self:open(cl.simulate, { capacity = cl.MiB })
   if not far then return end
   local x, y = self:open(pool.alloc, pool, 1000, s), self:open(far.alloc, far, 1000)
@@ -141,9 +141,9 @@ function Session:reach(dev, pool, s)
   self:try(x.copy, x, y, { stream = s })
   local there = self:open(y.copy, y, x, { stream = s, async = true })
   local back = self:open(x.copy, x, y, { stream = s, async = true })
-  self:try(s.finish, s)
-  if there then self:try(there.wait, there) end
-  if back then self:try(back.wait, back) end
+  local finished = self:try(s.finish, s) -- a manual device has done its part then
+  if there and finished then self:try(there.wait, there) end
+  if back and finished then self:try(back.wait, back) end
   check(pool)
 end
 
@@ -155,7 +155,7 @@ function Session:run(open_device, options)
   if pool and s and other then
     self:use(dev, pool, s, other)
     self:use(dev, pool, other, s)
-    self:reach(dev, pool, s)
+    self:reach(pool, s)
     local own = self:open(dev.alloc, dev, 100) -- the default pool and stream
     if own then self:try(own.fill, own, 0) end
   end

@@ -26,7 +26,12 @@
 extern "C" {
 #endif
 
+/* CLA_STATIC: the core is part of a module that shows none of it. */
+#ifdef CLA_STATIC
+#define CLA_API __attribute__((visibility("hidden")))
+#else
 #define CLA_API __attribute__((visibility("default")))
+#endif
 
 typedef enum cla_status {
   CLA_OK = 0,

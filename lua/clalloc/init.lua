@@ -18,4 +18,12 @@ cl.KiB = 1 << 10
 cl.MiB = 1 << 20
 cl.GiB = 1 << 30
 
+-- Tensors are loaded when the first is made.
+for _, name in ipairs {
+  "tensor", "zeros", "ones", "full", "arange", "rand", "randn", "seed", "from", "cat", "load_tensor", "scope",
+  "is_tensor", "forget_kernels",
+} do
+  cl[name] = function(...) return require "clalloc.tensor"[name](...) end
+end
+
 return cl

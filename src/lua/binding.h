@@ -82,6 +82,9 @@ bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise
  * misuse. */
 void cla_lua_checkfields(lua_State *L, int index, const char *const *known);
 
+/* Pushes a byte count for people: "1.5 MiB". */
+void cla_lua_pushbytes(lua_State *L, uint64_t nbytes);
+
 /* Raises unless [offset, offset + nbytes) lies in `size` bytes of `what`. */
 void cla_lua_checkrange(lua_State *L, int arg, size_t offset, size_t nbytes, size_t size, const char *what);
 /* Raises "attempt to use a closed WHAT" when the handle is NULL, and in a forked child. */

@@ -4,6 +4,7 @@
  * rounded. */
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,6 +117,16 @@ bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise
   else if (type != LUA_TNIL) cla_lua_badarg(L, index, "%s", describe(L, name, "is no boolean"));
   lua_pop(L, 1);
   return value;
+}
+
+void cla_lua_pushbytes(lua_State *L, uint64_t nbytes) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = (double)nbytes;
+  size_t i = 0;
+  char text[32];
+  for (; value >= 1024; i++) value /= 1024;
+  snprintf(text, sizeof text, i ? "%.1f %s" : "%.0f %s", value, units[i]);
+  lua_pushstring(L, text);
 }
 
 /* ---- Ranges ------------------------------------------------------------------------------------ */

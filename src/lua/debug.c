@@ -68,9 +68,31 @@ static int debug_live(lua_State *L) {
   return 1;
 }
 
+/* luaL_newmetatable has left every metatable in the registry, under the type's name: "clalloc.pool". */
+static int debug_types(lua_State *L) {
+  static const char prefix[] = "clalloc.";
+  const size_t n = sizeof prefix - 1;
+  lua_settop(L, 0);
+  lua_newtable(L);
+  for (lua_pushnil(L); lua_next(L, LUA_REGISTRYINDEX); lua_pop(L, 1)) {
+    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    if (strncmp(name, prefix, n) != 0 || !lua_istable(L, -1)) continue;
+    if (lua_getfield(L, -1, "__index") != LUA_TFUNCTION || !lua_getupvalue(L, -1, 1)) lua_newtable(L);
+    lua_createtable(L, 0, 2);
+    lua_pushvalue(L, -4);
+    lua_setfield(L, -2, "meta");
+    lua_pushvalue(L, -2);
+    lua_setfield(L, -2, "names");
+    lua_setfield(L, 1, name + n);
+    lua_settop(L, 3);
+  }
+  return 1;
+}
+
 static const luaL_Reg functions[] = {{"fail", debug_fail},   {"armed", debug_armed},
                                      {"calls", debug_calls}, {"calls_reset", debug_calls_reset},
-                                     {"live", debug_live},   {NULL, NULL}};
+                                     {"live", debug_live},   {"types", debug_types},
+                                     {NULL, NULL}};
 
 int cla_lua_debug_table(lua_State *L) {
   luaL_newlib(L, functions);

@@ -124,10 +124,23 @@ static int device_close(lua_State *L) {
   return 0;
 }
 
+/* The limit is the default pool's. */
 static int device_tostring(lua_State *L) {
   const lua_device *d = cla_lua_check(L, 1, CLA_LUA_DEVICE);
-  if (!d->device) lua_pushliteral(L, "device (closed)");
-  else lua_pushfstring(L, "device (%s)", cla_device_get_info(d->device)->name);
+  cla_pool *p = NULL;
+  cla_stats stats;
+  if (!d->device) {
+    lua_pushliteral(L, "device (closed)");
+    return 1;
+  }
+  const cla_device_info *i = cla_device_get_info(d->device);
+  cla_lua_pushbytes(L, i->global_mem);
+  if (cla_device_pool(d->device, &p) || cla_pool_stats(p, &stats)) {
+    lua_pushfstring(L, "device (%s, %s)", i->name, lua_tostring(L, -1));
+    return 1;
+  }
+  cla_lua_pushbytes(L, stats.limit);
+  lua_pushfstring(L, "device (%s, %s, pool limit %s)", i->name, lua_tostring(L, -2), lua_tostring(L, -1));
   return 1;
 }
 

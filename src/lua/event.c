@@ -52,17 +52,21 @@ static cla_status wait_for(const lua_event *e) {
 
 static int event_wait(lua_State *L) { return cla_lua_result(L, wait_for(cla_lua_checkevent(L, 1))); }
 
+static const char *state_name(cl_int state) {
+  switch (state) {
+  case CL_QUEUED: return "queued";
+  case CL_SUBMITTED: return "submitted";
+  case CL_RUNNING: return "running";
+  case CL_COMPLETE: return "complete";
+  default: return "error";
+  }
+}
+
 static int event_status(lua_State *L) {
   cl_int state = CL_QUEUED;
   cla_status status = execution_status(cla_lua_checkevent(L, 1), &state);
   if (status) return cla_lua_fail(L, status);
-  switch (state) {
-  case CL_QUEUED: lua_pushliteral(L, "queued"); break;
-  case CL_SUBMITTED: lua_pushliteral(L, "submitted"); break;
-  case CL_RUNNING: lua_pushliteral(L, "running"); break;
-  case CL_COMPLETE: lua_pushliteral(L, "complete"); break;
-  default: lua_pushliteral(L, "error");
-  }
+  lua_pushstring(L, state_name(state));
   return 1;
 }
 
@@ -169,8 +173,14 @@ static int get_stream(lua_State *L) {
 
 static int event_tostring(lua_State *L) {
   const lua_event *e = cla_lua_check(L, 1, CLA_LUA_EVENT);
-  if (!e->event) lua_pushliteral(L, "event (closed)");
-  else lua_pushfstring(L, "event (command %I of stream %I)", (LUAI_UACINT)e->number, (LUAI_UACINT)e->stream->id);
+  cl_int state = CL_QUEUED;
+  if (!e->event) {
+    lua_pushliteral(L, "event (closed)");
+    return 1;
+  }
+  bool is_known = !cla__driver_forbidden() && !execution_status(e, &state);
+  lua_pushfstring(L, "event (command %I of stream %I%s%s)", (LUAI_UACINT)e->number, (LUAI_UACINT)e->stream->id,
+                  is_known ? ", " : "", is_known ? state_name(state) : "");
   return 1;
 }
 

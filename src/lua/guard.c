@@ -96,6 +96,7 @@ static int guard_close(lua_State *L) {
 static int guard_tostring(lua_State *L) {
   const lua_guard *g = cla_lua_check(L, 1, CLA_LUA_GUARD);
   if (!g->world) lua_pushliteral(L, "guard (closed)");
+  else if (g->stream) lua_pushfstring(L, "guard (%s, stream %I)", g->device->info.name, (LUAI_UACINT)g->stream->id);
   else lua_pushfstring(L, "guard (%s)", g->device->info.name);
   return 1;
 }

@@ -1,13 +1,22 @@
 /* The module `clalloc.core`: what `require "clalloc"` builds on. Loading it makes no OpenCL call.
  *
  * Every Lua state that loads it gets a world and types of its own; devices are shared by all of the process. */
+#include <dlfcn.h>
 #include <time.h>
 
 #include "binding.h"
 
 #define VERSION "0.1.0"
 
-CLA_API int luaopen_clalloc_core(lua_State *L);
+__attribute__((visibility("default"))) int luaopen_clalloc_core(lua_State *L);
+
+/* Callbacks of commands that are still running come after the state has closed: the code stays mapped. */
+static void stay_loaded(void) {
+  Dl_info here;
+  if (!dladdr(CLA_LUA_POOL, &here)) return;
+  void *handle = dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  if (handle) dlclose(handle);
+}
 
 static int core_current(lua_State *L) {
   cla_device *d;
@@ -34,6 +43,7 @@ static const luaL_Reg functions[] = {{"device", cla_lua_device},     {"devices",
 
 int luaopen_clalloc_core(lua_State *L) {
   luaL_checkversion(L);
+  stay_loaded();
   cla_lua_open_world(L);
   cla_lua_open_device(L);
   cla_lua_open_stream(L);

@@ -4,7 +4,6 @@
  * script's own: closing it frees its allocations, and their buffers are stale; collected, it goes when nothing refers
  * to it or to a buffer of it. */
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "binding.h"
@@ -283,16 +282,6 @@ static int pool_newindex(lua_State *L) {
   return 0;
 }
 
-static void push_human(lua_State *L, uint64_t nbytes) {
-  static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double value = (double)nbytes / 1024;
-  size_t i = 0;
-  char text[32];
-  for (; value >= 1024 && units[i + 1]; i++) value /= 1024;
-  snprintf(text, sizeof text, "%.1f %s", value, units[i]);
-  lua_pushstring(L, text);
-}
-
 static int pool_tostring(lua_State *L) {
   const lua_pool *object = cla_lua_check(L, 1, CLA_LUA_POOL);
   cla_stats stats;
@@ -300,11 +289,12 @@ static int pool_tostring(lua_State *L) {
     lua_pushliteral(L, "pool (closed)");
     return 1;
   }
-  push_human(L, stats.active_bytes);
-  push_human(L, stats.reserved_bytes);
-  push_human(L, stats.limit);
-  lua_pushfstring(L, "pool (%s, %I segments, %s active of %s reserved, limit %s)", cla_pool_policy(object->pool)->name,
-                  (LUAI_UACINT)stats.segments, lua_tostring(L, -3), lua_tostring(L, -2), lua_tostring(L, -1));
+  cla_lua_pushbytes(L, stats.active_bytes);
+  cla_lua_pushbytes(L, stats.reserved_bytes);
+  cla_lua_pushbytes(L, stats.limit);
+  lua_pushfstring(L, "pool (%s, %I segment%s, %s active of %s reserved, limit %s)",
+                  cla_pool_policy(object->pool)->name, (LUAI_UACINT)stats.segments, stats.segments == 1 ? "" : "s",
+                  lua_tostring(L, -3), lua_tostring(L, -2), lua_tostring(L, -1));
   return 1;
 }
 

@@ -116,8 +116,14 @@ static int get_device(lua_State *L) {
 
 static int stream_tostring(lua_State *L) {
   const lua_stream *s = cla_lua_check(L, 1, CLA_LUA_STREAM);
-  if (!s->stream) lua_pushliteral(L, "stream (closed)");
-  else lua_pushfstring(L, "stream (%I, %s)", (LUAI_UACINT)s->stream->id, s->stream->device->info.name);
+  if (!s->stream) {
+    lua_pushliteral(L, "stream (closed)");
+    return 1;
+  }
+  cla_stream_stats stats;
+  cla_stream_get_stats(s->stream, &stats);
+  lua_pushfstring(L, "stream (%I, %s, %I submitted, %I known complete)", (LUAI_UACINT)s->stream->id,
+                  s->stream->device->info.name, (LUAI_UACINT)stats.submitted, (LUAI_UACINT)stats.completed);
   return 1;
 }
 

@@ -300,6 +300,31 @@ static cla_status staging_new(cla_device *d, size_t nbytes, staging **out) {
   return CLA_OK;
 }
 
+/* Our share of the memory ends when the stream has done what it has now. Without host memory to note that, and behind a gate,
+ * the memory stays for good: better than memory that is still written. */
+static void keep_until(cla_stream *stream, staging *s) {
+  uint64_t number = cla__stream_submitted(stream);
+  cla_error_memo memo;
+  cla__error_keep(&memo);
+  if (cla__stream_defer(stream, number, staging_unref, s) && !cla__stream_wait(stream, number)) staging_unref(s);
+  cla__error_restore(&memo);
+}
+
+/* The second half: a write that waits for the read, and for the events of o if `waits`. */
+static cla_status write_staged(const cla_handle *dst, size_t dst_offset, staging *s, size_t nbytes, cla_stream *source,
+                               const cla_order *o, bool waits) {
+  cl_event wait[CLA_MOST_WAITS + 1];
+  cl_uint nwait = 0;
+  wait[nwait++] = s->ready;
+  for (cl_uint i = 0; i < o->nwait && waits; i++) wait[nwait++] = o->wait[i];
+  const cla_order to = {.stream = o->stream, .out = o->out, .nwait = nwait, .wait = wait};
+  cla__stream_inherit_gates(o->stream, source, cla__stream_submitted(source));
+  cla_status status = cla__write(dst, dst_offset, s->host, nbytes, &to);
+  if (status) staging_unref(s); /* the callback has a share while the read goes on */
+  else keep_until(o->stream, s);
+  return status;
+}
+
 static cla_status copy_async_between(const cla_handle *dst, size_t dst_offset, const cla_handle *src, size_t src_offset,
                                      size_t nbytes, cla_stream *source, const cla_order *o) {
   staging *s = NULL;
@@ -320,22 +345,13 @@ static cla_status copy_async_between(const cla_handle *dst, size_t dst_offset, c
   const cla_driver *driver = source->device->driver;
   atomic_fetch_add(&s->refs, 1); /* the callback's */
   cl_int err = cla__set_event_callback(driver, read, CL_COMPLETE, read_is_done, s);
-  if (err) { /* no callback: wait here */
-    err = cla__wait_events(driver, 1, &read);
-    read_is_done(NULL, err ? CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST : CL_COMPLETE, s);
-  }
-  cl_event wait[CLA_MOST_WAITS + 1];
-  cl_uint nwait = 0;
-  wait[nwait++] = s->ready;
-  for (cl_uint i = 0; i < o->nwait && !waits_at_source; i++) wait[nwait++] = o->wait[i];
-  const cla_order to = {.stream = o->stream, .out = o->out, .nwait = nwait, .wait = wait};
-  cla__stream_inherit_gates(o->stream, source, cla__stream_submitted(source));
-  status = cla__write(dst, dst_offset, s->host, nbytes, &to);
-  /* The host memory stays until both ends are done with it: the callback has a share, the write has ours. */
-  uint64_t number = cla__stream_submitted(o->stream);
-  if (status || cla__stream_defer(o->stream, number, staging_unref, s)) {
-    if (!status) cla__stream_wait(o->stream, number);
-    staging_unref(s);
+  if (err) { /* nobody will tell when the read is over: no copy; the memory is kept for the read, which may stand at a gate */
+    status = cla__driver_error(CLA_CALL_set_event_callback, err);
+    atomic_fetch_sub(&s->refs, 1);
+    cla__set_user_event(s->driver, s->ready, CL_COMPLETE);
+    keep_until(source, s);
+  } else {
+    status = write_staged(dst, dst_offset, s, nbytes, source, o, !waits_at_source);
   }
   cla__release_event(driver, read);
   return status;

@@ -91,7 +91,7 @@ function create.arange(first, last, step, name)
   local function number(value) return { value = dtype.fit("arange", kind, value), kind = kind } end
   local position = expression.node(ops.position, dtype.i64, nil)
   local product = expression.node(ops.mul, kind, nil, position, number(step))
-  Tensor.compute("arange", out.view, expression.node(ops.add, kind, nil, product, number(first)))
+  Tensor.compute("arange", out.cells, expression.node(ops.add, kind, nil, product, number(first)))
   return out
 end
 

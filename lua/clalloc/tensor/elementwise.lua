@@ -44,8 +44,8 @@ local function parts(what, a, b)
   if a == b then return x, x end
   local y = Tensor.part(what, b)
   if expression.too_large(x, y) then
-    if x.op then x = a:eval().view end
-    if y.op then y = b:eval().view end
+    if x.op then x = a:eval().cells end
+    if y.op then y = b:eval().cells end
   end
   return x, y
 end
@@ -65,7 +65,7 @@ local function with_number(what, op, kind_of, a, b)
   local value = tensor == a and b or a
   local kind, meet = kind_of(dtype.with_number(tensor.kind, value))
   local x, y = Tensor.part(what, tensor), number(what, meet, value)
-  if expression.too_large(x, y) and x.op then x = tensor:eval().view end
+  if expression.too_large(x, y) and x.op then x = tensor:eval().cells end
   if tensor == b then x, y = y, x end
   return expression.node(op, kind, meet, x, y), tensor.sizes
 end
@@ -88,7 +88,7 @@ local function unary_node(what, op, kind_of, a)
   Tensor.check(what, a)
   local kind = kind_of(a.kind)
   local x = Tensor.part(what, a)
-  if x.op and x.weight >= expression.MOST_WEIGHT then x = a:eval().view end
+  if x.op and x.weight >= expression.MOST_WEIGHT then x = a:eval().cells end
   return expression.node(op, kind, kind, x)
 end
 

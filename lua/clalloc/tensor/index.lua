@@ -45,7 +45,7 @@ function methods:nbytes() return Tensor.check("nbytes", self).count * self.kind.
 --- Whether elements lie one after another, the last dimension fastest.
 function methods:is_contiguous()
   Tensor.check("is_contiguous", self)
-  return not self.view or self.view.is_dense
+  return not self.cells or self.cells.is_dense
 end
 
 --- The device the elements are on.

@@ -1,8 +1,8 @@
 --- What an element can be computed from: each operation as OpenCL C.
 --
--- An operation is a record: `name`, its key; `emit(kind, a, b)`, an expression of type `kind.c` from expressions of that
--- type; optionally `operand`, true when its operands keep a kind of their own, given to `emit` as `a`, `b` and then that
--- kind; optionally `prelude`, functions it needs. Integers wrap: they are added as unsigned, since signed overflow means nothing in C.
+-- An operation is a record: `name`, its key; `emit(kind, a, b, operand)`, an expression of type `kind.c` from simple expressions of type
+-- `operand.c`; optionally `prelude`, functions it needs. Integers wrap: they are added as unsigned, since signed overflow
+-- means nothing in C.
 --
 -- @module clalloc.tensor.ops
 
@@ -69,7 +69,6 @@ choose("minimum", "<")
 local function comparison(name, sign)
   ops[name] = {
     name = name,
-    operand = true,
     emit = function(_, a, b) return ("%s %s %s ? 1 : 0"):format(a, sign, b) end,
   }
 end
@@ -89,7 +88,6 @@ ops.position = { name = "position", emit = function() return "(long)j" end }
 -- The position where it holds the wanted value, else the largest integer: the least of these is where it is first.
 ops.found = {
   name = "found",
-  operand = true,
   emit = function(_, a, b, kind)
     local nan = kind.is_float and ("|| (%s != %s && %s != %s)"):format(a, a, b, b) or ""
     return ("%s == %s %s ? (long)j + 1 : LONG_MAX"):format(a, b, nan)

@@ -32,6 +32,7 @@ uint2 cipher(uint k0, uint k1, ulong counter) {
   }
   return (uint2)(x, y);
 }
+ulong joined(uint2 w) { return upsample(w.y, w.x); }
 ]]
 
 -- Polynomials fitted for this file to the ends of f32: ln(1 + t) / t on [sqrt(1/2) - 1, sqrt(2) - 1], sin(pi/2 t) / t in t * t, and
@@ -83,20 +84,18 @@ local COEFFICIENTS = {
 local uniform = {
   name = "uniform",
   prelude = THREEFRY,
-  operand = true,
 }
 
 -- 24 or 53 bits: every value is exact.
 function uniform.emit(kind, k0, k1)
   local w = ("cipher((uint)%s, (uint)%s, (ulong)c3 + (ulong)j)"):format(k0, k1)
   if kind == dtype.f32 then return ("(float)(%s.x >> 8) * 5.9604644775390625e-8f"):format(w) end
-  return ("(double)(as_ulong(%s) >> 11) * 1.1102230246251565e-16"):format(w)
+  return ("(double)(joined(%s) >> 11) * 1.1102230246251565e-16"):format(w)
 end
 
 local gaussian = {
   name = "gaussian",
   prelude = THREEFRY .. NORMAL:gsub("@(%u+)@", COEFFICIENTS),
-  operand = true,
 }
 
 function gaussian.emit(_, k0, k1)
@@ -124,7 +123,7 @@ local function generate(what, op, ...)
   local function number(value, of) return { value = value, kind = of } end
   local node = expression.node(op, kind, dtype.u32, number(state.seed & 0xffffffff, dtype.u32),
     number(state.seed >> 32, dtype.u32), number(state.used, dtype.i64))
-  Tensor.compute(what, out.view, node)
+  Tensor.compute(what, out.cells, node)
   state.used = state.used + out.count
   return out
 end

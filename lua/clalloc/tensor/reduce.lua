@@ -265,7 +265,7 @@ local function position_of(what, how)
     d = shape.dimension(what, self.sizes, d)
     local own = Tensor.context(self)
     local wanted <close> = reduce(what, how, own, Tensor.need(what, self), self.sizes, d, true)
-    local node = expression.node(ops.found, dtype.i64, self.kind, self.view, wanted.view)
+    local node = expression.node(ops.found, dtype.i64, self.kind, self.cells, wanted.cells)
     return reduce(what, least, own, node, self.sizes, d, is_kept)
   end
 end

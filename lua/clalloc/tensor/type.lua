@@ -4,7 +4,7 @@
 -- is first needed: read, printed, viewed, multiplied, or about to be overtaken by a change of what it reads. So the parts of an expression never
 -- take memory. A part used a second time is computed for itself: then something refers to it.
 --
--- Fields are private to the tensor files: `kind`, `sizes`, `count`; `view` or `node`, the other is false; `uses`, how
+-- Fields are private to the tensor files: `kind`, `sizes`, `count`; `cells`, a view, or `node`, the other is false; `uses`, how
 -- many expressions took in the node; `what`, the operation that made it. Both false: closed.
 --
 -- A view is a record that never changes: `storage`, `start` (element number in its buffer), `sizes`, `strides`, `kind`,
@@ -29,7 +29,7 @@ meta.__name = "clalloc.tensor"
 
 local function new(what, kind, sizes, count, view, node)
   local self = setmetatable({
-    kind = kind, sizes = sizes, count = count, view = view, node = node, uses = 0, what = what,
+    kind = kind, sizes = sizes, count = count, cells = view, node = node, uses = 0, what = what,
   }, meta)
   if scope.is_open then scope.add(self) end
   return self
@@ -105,7 +105,7 @@ function methods:eval()
     error(why, 0)
   end
   storage.retain(view.storage)
-  self.view = view
+  self.cells = view
   let_go(self)
   return self
 end
@@ -119,37 +119,37 @@ end
 --- Raises unless the value is an open tensor.
 function Tensor.check(what, value)
   if getmetatable(value) ~= meta then fault("%s: tensor expected, got %s", what, type(value)) end
-  if not value.view and not value.node then fault("%s: attempt to use a closed tensor", what) end
+  if not value.cells and not value.node then fault("%s: attempt to use a closed tensor", what) end
   return value
 end
 
 --- The view of an open tensor, computed if need be.
 function Tensor.need(what, value)
   Tensor.check(what, value)
-  return value.view or value:eval().view
+  return value.cells or value:eval().cells
 end
 
 --- The view or node of an open tensor, to be taken into an expression.
 function Tensor.part(what, value)
   Tensor.check(what, value)
   local node = value.node
-  if not node then return value.view end
+  if not node then return value.cells end
   value.uses = value.uses + 1
-  return value.uses > 1 and value:eval().view or node
+  return value.uses > 1 and value:eval().cells or node
 end
 
 --- The context of an open tensor's device.
 function Tensor.context(value)
-  return (value.view or value.node.leaves[1]).storage.context
+  return (value.cells or value.node.leaves[1]).storage.context
 end
 
 -- ---- Closing -------------------------------------------------------------------------------------------------
 
 --- Lets go of the memory; it goes back when no other tensor shares it. Closing again does nothing.
 function methods:close()
-  local view = self.view
+  local view = self.cells
   if self.node then let_go(self) end
-  self.view = false
+  self.cells = false
   if view then storage.release(view.storage) end
 end
 

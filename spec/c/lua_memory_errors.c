@@ -1,0 +1,91 @@
+/* A Lua allocator that runs dry at its n-th call, for n = 1, 2, 3 ... until a run goes through: nothing but "not enough
+ * memory" is ever seen, and whatever the script had made by then is closed with its state (lunatik#577, sol2#1384).
+ * With a single failed call Lua collects in its emergency and goes on, and so does the script. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "clalloc.h"
+#include "lua_host.h"
+
+typedef struct supply {
+  long left;     /* calls until the failure */
+  bool is_dry;   /* fails from then on, not just once */
+  bool is_ample; /* never fails: outside the protected call */
+} supply;
+
+static void *allocate(void *arg, void *block, size_t old_size, size_t size) {
+  supply *s = arg;
+  if (size == 0) {
+    free(block);
+    return NULL;
+  }
+  const bool grows = !block || size > old_size; /* Lua relies on shrinking */
+  if (grows && !s->is_ample && s->left > 0 && --s->left == 0) {
+    if (s->is_dry) s->left = 1;
+    return NULL;
+  }
+  return realloc(block, size);
+}
+
+static const char SCRIPT[] = "local cl = require 'clalloc' "
+                             "local every_type = require 'every_type' "
+                             "local dev = real and cl.device() or cl.simulate{capacity = 1 << 30} "
+                             "local o = every_type.make(cl, dev) "
+                             "every_type.use(cl, o) "
+                             "o.guard:close() "
+                             "assert(not dev:alloc(1 << 50)) "
+                             "assert(not pcall(dev.alloc, dev, -1)) "
+                             "pcall(dev.program, dev, 'kernel void broken(') "
+                             "cl.devices() cl.debug.calls()";
+
+static int protected_run(lua_State *L) {
+  const bool is_real = lua_toboolean(L, 1);
+  host_open(L);
+  lua_pushboolean(L, is_real);
+  lua_setglobal(L, "real");
+  if (luaL_dostring(L, SCRIPT) != LUA_OK) lua_error(L);
+  return 0;
+}
+
+/* Whether the script ran to its end. */
+static bool run(long n, bool is_dry, bool is_real) {
+  supply s = {.left = n, .is_dry = is_dry};
+  lua_State *L = lua_newstate(allocate, &s);
+  bool finished = false;
+  if (L) {
+    lua_pushcfunction(L, protected_run); /* light, as the boolean: neither takes memory */
+    lua_pushboolean(L, is_real);
+    finished = lua_pcall(L, 1, 0, 0) == LUA_OK;
+    s.is_ample = true;
+    const char *message = finished ? "" : lua_tostring(L, -1);
+    if (!finished && !CHECK(message && strstr(message, "not enough memory")))
+      fprintf(stderr, "call %ld: %s\n", n, message ? message : "no message");
+    lua_close(L);
+  }
+  if (!CHECK(cla_debug_live(NULL) == 0)) {
+    fprintf(stderr, "call %ld: %lld driver objects left\n", n, (long long)cla_debug_live(NULL));
+    exit(check_done("lua_memory_errors"));
+  }
+  return finished;
+}
+
+/* Runs with ever later failures; gives the first n for which there was none. */
+static long run_all(bool is_dry, bool is_real, long step, long most) {
+  long n = 1;
+  while (n < most) {
+    const bool finished = run(n, is_dry, is_real);
+    if (is_dry && finished) return n;
+    n += step;
+  }
+  return n;
+}
+
+int main(int argc, char **argv) {
+  const long step = argc > 1 ? atol(argv[1]) : 1;
+  const long calls = run_all(true, false, step, 1000000);
+  CHECK(calls > 1000 && calls < 1000000);
+  run_all(true, true, 23 * step, 1000000);
+  run_all(false, false, 7 * step, calls);
+  return check_done("lua_memory_errors");
+}
