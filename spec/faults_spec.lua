@@ -1,6 +1,7 @@
--- Every driver call of a session fails in turn: the first, the second, and so on until the session makes fewer
--- calls than that; then the first, second, ... of each kind. Whatever fails, the script gets a clean error, the
--- pool's recount agrees, and nothing of the driver's is left when all is closed. (ROCm/rocm-systems#11643)
+-- Every driver call of a session fails in turn: the first, the second, and so on until the session makes
+-- fewer calls than that; then the first, second, ... of each kind. Whatever fails, the script gets a
+-- clean error, its pool's recount agrees, and nothing of the driver's is left when all is closed.
+-- (ROCm/rocm-systems#11643)
 
 local cl = require "clalloc"
 
@@ -132,7 +133,7 @@ function Session:use(dev, pool, s, other)
 end
 
 -- Copies to another device and back.
-function Session:reach(pool, s)
+function Session:reach(dev, pool, s)
   local far = self:open(cl.simulate, { capacity = cl.MiB })
   if not far then return end
   local x, y = self:open(pool.alloc, pool, 1000, s), self:open(far.alloc, far, 1000)
@@ -141,9 +142,10 @@ function Session:reach(pool, s)
   self:try(x.copy, x, y, { stream = s })
   local there = self:open(y.copy, y, x, { stream = s, async = true })
   local back = self:open(x.copy, x, y, { stream = s, async = true })
-  local finished = self:try(s.finish, s) -- a manual device has done its part then
-  if there and finished then self:try(there.wait, there) end
-  if back and finished then self:try(back.wait, back) end
+  if dev.simulated then dev:complete(s) end -- a wait for one device does not make another do its part
+  self:try(s.finish, s)
+  if there then self:try(there.wait, there) end
+  if back then self:try(back.wait, back) end
   check(pool)
 end
 
@@ -155,7 +157,7 @@ function Session:run(open_device, options)
   if pool and s and other then
     self:use(dev, pool, s, other)
     self:use(dev, pool, other, s)
-    self:reach(pool, s)
+    self:reach(dev, pool, s)
     local own = self:open(dev.alloc, dev, 100) -- the default pool and stream
     if own then self:try(own.fill, own, 0) end
   end
@@ -187,7 +189,8 @@ local function assert_same_live(before, call, n)
   local after = settled()
   for kind, count in pairs(after) do
     if count > (before[kind] or 0) then
-      error(("after fault %d in %s: %d of %s are live, %d before"):format(n, call, count, kind, before[kind] or 0))
+      error(("after fault %d in %s: %d of %s are live, %d before"):format(n, call, count, kind,
+        before[kind] or 0))
     end
   end
 end
@@ -222,7 +225,9 @@ local function kinds(open_device, options)
 end
 
 local devices = {
-  ["a simulated device"] = { function() return cl.simulate { capacity = 64 * cl.MiB } end, { limit = 4 * cl.MiB } },
+  ["a simulated device"] = {
+    function() return cl.simulate { capacity = 64 * cl.MiB } end, { limit = 4 * cl.MiB },
+  },
   ["a simulated device that completes commands late"] = {
     function() return cl.simulate { capacity = 64 * cl.MiB, manual = true } end, { limit = 4 * cl.MiB },
   },
@@ -268,7 +273,8 @@ describe("a session in which a driver call fails", function()
   it("ends clean in a pool of shared virtual memory", function()
     local dev <close> = cl.device()
     if not dev.has_svm then return pending "the device has no shared virtual memory" end
-    for _, call in ipairs { "svm_alloc", "create_buffer", "create_sub_buffer", "enqueue_migrate", "release_mem" } do
+    local calls = { "svm_alloc", "create_buffer", "create_sub_buffer", "enqueue_migrate", "release_mem" }
+    for _, call in ipairs(calls) do
       every_fault(cl.device, { limit = 4 * cl.MiB, svm = true }, call)
     end
   end)

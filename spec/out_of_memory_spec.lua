@@ -1,7 +1,8 @@
--- Running out of memory: what a pool tries, in which order, what it says when nothing helps, and what it never does.
+-- Running out of memory: what a pool tries, in which order, what it says when nothing helps, and what it
+-- never does.
 --
--- The devices are simulated, so the figures are exact. A `manual` one completes commands when told to, or when
--- somebody waits for them.
+-- The devices are simulated, so the figures are exact. A `manual` one completes commands when told to, or
+-- when somebody waits for them.
 
 local cl = require "clalloc"
 
@@ -73,7 +74,8 @@ describe("a pool that runs out of memory", function()
     buf:fill(0, { stream = s, size = 64, async = true }):close()
   end
 
-  -- Lets the pool reserve up to `nbytes` without giving anything back first, as one that was fuller before does.
+  -- Lets the pool reserve up to `nbytes` without giving anything back first, like one that was fuller
+  -- before.
   local function set_high_water(nbytes)
     alloc(nbytes):close()
     pool:trim()
@@ -172,7 +174,8 @@ describe("a pool that runs out of memory", function()
       assert.equal(0, q2:stats().completed)
     end)
 
-    it("waiting for held blocks, and then looks in the pool again", function() -- pytorch/pytorch#189504, #19222
+    -- pytorch/pytorch#189504, #19222
+    it("waiting for held blocks, and then looks in the pool again", function()
       open({ capacity = 100 * MB, manual = true }, { limit = 100 * MB })
       local q1, q2 = stream(), stream()
       local h = alloc(80 * MB, q1)
@@ -251,7 +254,8 @@ describe("a pool that runs out of memory", function()
     assert.equal(0, stats.ooms)
   end)
 
-  it("counts a failure that healed, and keeps nothing else of it", function() -- NVIDIA/cub#47, pytorch/pytorch#13751
+  -- NVIDIA/cub#47, pytorch/pytorch#13751
+  it("counts a failure that healed, and keeps nothing else of it", function()
     open { capacity = 100 * MB }
     local prog <close> = sim:program "kernel void touch(global int *x) { x[0] = 1; }"
     local touch <close> = prog.touch
@@ -316,7 +320,8 @@ describe("a pool that runs out of memory", function()
       assert.matches("CL_MEM_OBJECT_ALLOCATION_FAILURE", message, 1, true)
     end)
 
-    it("leaves every statistic as it was but the count of such failures", function() -- ROCm/rocm-systems#11643
+    -- ROCm/rocm-systems#11643
+    it("leaves every statistic as it was but the count of such failures", function()
       open({ capacity = 100 * MB, manual = true }, { limit = 64 * MiB })
       local q1, q2, gate = stream(), stream(), note(sim:gate())
       local held = alloc(3 * MiB, q1)
@@ -350,8 +355,8 @@ describe("a pool that runs out of memory", function()
       local after = pool:stats()
       assert.equal(20 * MiB, after.reserved_bytes)
       assert.equal(0, after.cached_bytes)
-      assert_same_but(before, after, "ooms", "driver_frees", "reserved_bytes", "cached_bytes", "cached_blocks",
-        "segments", "largest_free")
+      assert_same_but(before, after, "ooms", "driver_frees", "reserved_bytes", "cached_bytes",
+        "cached_blocks", "segments", "largest_free")
     end)
 
     it("goes on with what fits", function()
@@ -380,6 +385,8 @@ describe("a pool that runs out of memory", function()
   end)
 
   describe("with a split limit", function() -- pytorch/pytorch#35901, #44742
+    local split_limit = cl.policy.caching { max_split = 200 * MB }
+
     -- One huge block was used and freed; then small ones come, half of which stay.
     local function small_users_after_a_huge_one()
       alloc(1000 * MB):close()
@@ -390,14 +397,14 @@ describe("a pool that runs out of memory", function()
     end
 
     it("has a huge block again after small users came and stayed", function()
-      open({ capacity = 2000 * MB }, { policy = cl.policy.caching { max_split = 200 * MB }, limit = 1500 * MB })
+      open({ capacity = 2000 * MB }, { policy = split_limit, limit = 1500 * MB })
       small_users_after_a_huge_one()
       alloc(1000 * MB)
       assert.equal(0, pool:stats().ooms)
     end)
 
     it("keeps it whole meanwhile, where there is room for both", function()
-      open({ capacity = 2000 * MB }, { policy = cl.policy.caching { max_split = 200 * MB }, limit = 1500 * MB })
+      open({ capacity = 2000 * MB }, { policy = split_limit, limit = 1500 * MB })
       set_high_water(1480 * MB)
       small_users_after_a_huge_one()
       local made = pool:stats().driver_allocs
@@ -406,7 +413,7 @@ describe("a pool that runs out of memory", function()
     end)
 
     it("gives it back when somebody needs the room", function()
-      open({ capacity = 2000 * MB }, { policy = cl.policy.caching { max_split = 200 * MB }, limit = 1500 * MB })
+      open({ capacity = 2000 * MB }, { policy = split_limit, limit = 1500 * MB })
       small_users_after_a_huge_one()
       for _ = 1, 20 do alloc(40 * MB) end
       assert.equal(0, pool:stats().ooms)
@@ -414,7 +421,7 @@ describe("a pool that runs out of memory", function()
     end)
 
     it("hands a huge block to a request that nearly fills it, not to a smaller one", function()
-      open({ capacity = 4000 * MB }, { policy = cl.policy.caching { max_split = 200 * MB } })
+      open({ capacity = 4000 * MB }, { policy = split_limit })
       set_high_water(3000 * MB)
       local huge = alloc(1000 * MB)
       local address = huge.address
@@ -423,7 +430,7 @@ describe("a pool that runs out of memory", function()
       assert.equal(address, alloc(990 * MB).address)
     end)
 
-    it("has no say by default: the huge block is cut, and the message tells why 1000 MB are refused", function()
+    it("that is off, cuts the huge block, and the message tells why 1000 MB are refused", function()
       open({ capacity = 2000 * MB }, { limit = 1500 * MB })
       set_high_water(1480 * MB)
       small_users_after_a_huge_one()
@@ -478,7 +485,8 @@ describe("a pool that runs out of memory", function()
     end)
   end)
 
-  describe("on a device that promises memory it lacks", function() -- arrayfire/arrayfire#2650, pocl/pocl#1155
+  -- arrayfire/arrayfire#2650, pocl/pocl#1155
+  describe("on a device that promises memory it lacks", function()
     it("finds out while allocating, and runs its steps", function()
       open({ capacity = 100 * MiB, lazy = true }, { limit = 1000 * MB })
       alloc(60 * MiB)
@@ -494,7 +502,7 @@ describe("a pool that runs out of memory", function()
       assert.equal(stats.segments, cl.debug.live "buffer")
     end)
 
-    it("without commit, reports it at the first command, with the size, and does not keep the segment", function()
+    it("without commit, reports it at the first command with the size, and drops the segment", function()
       open({ capacity = 100 * MB, lazy = true }, { limit = 1000 * MB, commit = false })
       local good = alloc(60 * MB)
       assert.is_true(good:fill(0))

@@ -1,5 +1,5 @@
--- Who gets freed memory, and when: streams as timelines, held blocks, the few events and sub-buffers that takes, and
--- how blocks are cut and merged.
+-- Who gets freed memory, and when: streams as timelines, held blocks, the few events and sub-buffers that
+-- takes, and how blocks are cut and merged.
 
 local cl = require "clalloc"
 
@@ -381,7 +381,8 @@ describe("freed memory", function()
       assert.equal(0, pool:stats().held_blocks)
     end)
 
-    it("a bounded number of events over 100,000 rounds", function() -- inducer/pyopencl#56, #625; candle-org/candle#165
+    -- inducer/pyopencl#56, #625; candle-org/candle#165
+    it("a bounded number of events over 100,000 rounds", function()
       open(cl.simulate { capacity = cl.GiB, manual = true })
       local q1, q2 = stream(), stream()
       local before, most = cl.debug.live "event", 0
@@ -524,8 +525,9 @@ describe("freed memory", function()
       end
     end)
 
-    it("and views of them, ten thousand times, without anything piling up", function() -- arrayfire/arrayfire#2917
-      local at_first = cl.debug.live "sub_buffer" -- arrayfire/arrayfire#735, #734, #3321; ggml-org/llama.cpp#21212
+    -- arrayfire/arrayfire#2917, #735, #734, #3321; ggml-org/llama.cpp#21212
+    it("and views of them, ten thousand times, without anything piling up", function()
+      local at_first = cl.debug.live "sub_buffer"
       open(cl.device())
       local prog <close> = dev:program "kernel void nothing(global int *x) { }"
       local nothing <close> = prog.nothing

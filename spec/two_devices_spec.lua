@@ -1,7 +1,7 @@
 -- Several devices in one process, none at all, and the environment's choice among them.
 --
--- PoCL makes two devices when POCL_DEVICES says so before it is loaded: the specs of two devices run in a process of
--- their own, which is this file again.
+-- PoCL makes two devices when POCL_DEVICES says so before it is loaded: the specs of two devices run in a
+-- process of their own, which is this file again.
 
 local cl = require "clalloc"
 
@@ -276,7 +276,7 @@ local function strangers(get)
       assert.equal(s, now)
       local mine <close> = assert(b:alloc(16))
       assert.equal(s, mine.stream)
-      local theirs <close> = assert(a:alloc(16)) -- another device's guard says nothing about this one's stream
+      local theirs <close> = assert(a:alloc(16)) -- the guard is another device's
       assert.equal(a.default_stream, theirs.stream)
       assert(stream)
     end
@@ -379,7 +379,11 @@ describe("without any device", function()
   local NONE <const> = "OCL_ICD_VENDORS=/nonexistent"
 
   it("cl.device() raises an error that says what to install", function()
-    local text = output_of([[print(pcall(cl.device)) print(pcall(cl.device, 0)) print(pcall(cl.current))]], NONE)
+    local text = output_of([[
+      print(pcall(cl.device))
+      print(pcall(cl.device, 0))
+      print(pcall(cl.current))
+    ]], NONE)
     local n = 0
     for line in text:gmatch "[^\n]+" do
       assert.matches("^false", line)

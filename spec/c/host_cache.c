@@ -125,6 +125,55 @@ static void pending_blocks_wait_for_their_streams(void) {
   cla_host_close(c);
 }
 
+/* A block whose ticket is done becomes free although others of its stream, recorded later, are stuck; `asked`: the cache
+ * knows already that it is done. */
+static void late_frees_wait_for_their_own(bool asked) {
+  enum { N = 100 };
+  cla_host *c = cache_with(cla_host_defaults());
+  cla_stream *s;
+  cla_gate *gate;
+  void *p, *early, *q, *other, *context;
+  CHECK(cla_stream_create(device, &s) == CLA_OK && cla_gate_create(device, &gate) == CLA_OK);
+  cla_gate_set_exclusive(gate, true);
+  CHECK(cla_host_alloc(c, 5000, &p, &early) == CLA_OK && cla_host_record(NULL, early, s) == CLA_OK);
+  CHECK(cla_stream_finish(s) == CLA_OK && cla_stream_wait_gate(s, gate) == CLA_OK);
+  for (int i = 0; i < N; i++) {
+    CHECK(cla_host_alloc(c, 5000, &q, &context) == CLA_OK && cla_host_record(NULL, context, s) == CLA_OK);
+    CHECK(cla_host_free(context) == CLA_OK);
+  }
+  if (asked) CHECK(cla_host_process_events(c) == CLA_OK);
+  CHECK(cla_host_free(early) == CLA_OK);
+  CHECK(stats_of(c).pending_blocks >= N && stats_of(c).driver_allocs == N + 1);
+  CHECK(cla_host_alloc(c, 5000, &q, &other) == CLA_OK && q == p);
+  CHECK(cla_host_free(other) == CLA_OK);
+  CHECK(cla_gate_open(gate) == CLA_OK && cla_stream_finish(s) == CLA_OK);
+  CHECK(cla_host_process_events(c) == CLA_OK && stats_of(c).pending_blocks == 0);
+  cla_gate_release(gate);
+  cla_stream_release(s);
+  cla_host_close(c);
+}
+
+/* A stream of another device, whose end the cache would not see. */
+static void streams_of_other_devices_are_refused(void) {
+  const cla_simulation sim = {.capacity = (uint64_t)1 << 30, .max_alloc = 200000000};
+  cla_device *other;
+  cla_host *c = cache_with(cla_host_defaults()), *theirs;
+  void *p, *context;
+  cla_host_info info;
+  CHECK(cla_simulate(&sim, &other) == CLA_OK);
+  CHECK(cla_host_alloc(c, 100, &p, &context) == CLA_OK);
+  CHECK(cla_host_record(p, NULL, cla_device_stream(other)) == CLA_E_INVALID);
+  CHECK(cla_host_free(context) == CLA_OK && stats_of(c).pending_blocks == 0);
+  cla_host_close(c);
+  /* And rounding does not take a request over the most that a device gives. */
+  CHECK(cla_host_create(other, NULL, &theirs) == CLA_OK);
+  CHECK(cla_host_alloc(theirs, 199999999, &p, &context) == CLA_OK);
+  CHECK(cla_host_resolve(p, &info) == CLA_OK && info.is_pinned && info.size <= 200000000);
+  CHECK(cla_host_free(context) == CLA_OK && stats_of(theirs).failed_pins == 0);
+  cla_host_close(theirs);
+  cla_device_release(other);
+}
+
 /* A cache closed while a stream behind a gate still uses its memory. */
 static void closing_waits_behind_a_gate(void) {
   cla_host *c = cache_with(cla_host_defaults());
@@ -162,6 +211,11 @@ static cla_status plain(void *arg, size_t nbytes, void **memory, void **backing,
   (void)arg, (void)backing, (void)is_pinned;
   *memory = malloc(nbytes);
   return *memory ? CLA_OK : CLA_E_NOMEM;
+}
+/* Has room for 100,000 bytes at a time. */
+static cla_status has_little(void *arg, size_t nbytes, void **memory, void **backing, bool *is_pinned) {
+  if (*(int *)arg == 0 && nbytes <= 100000) return plain(arg, nbytes, memory, backing, is_pinned);
+  return *(int *)arg > 0 ? plain(arg, nbytes, memory, backing, is_pinned) : CLA_E_NOMEM;
 }
 static void put(void *arg, void *memory, void *backing, size_t nbytes) {
   (void)backing, (void)nbytes;
@@ -210,6 +264,21 @@ static void hostile_hooks(void) {
   CHECK(cla_host_create(device, &options, &c) == CLA_E_INVALID);
 }
 
+/* What is cached in other sizes goes back before a pin counts as failed. */
+static void pinning_again_after_a_trim(void) {
+  int put_back = 0;
+  const cla_host_hooks hooks = {
+      .arg = &put_back, .allocate = has_little, .free = put, .record = ticket, .query = never};
+  cla_host_options options = cla_host_defaults();
+  options.hooks = &hooks;
+  cla_host *c = cache_with(options);
+  void *p, *context;
+  CHECK(cla_host_alloc(c, 60000, &p, &context) == CLA_OK && cla_host_free(context) == CLA_OK);
+  CHECK(cla_host_alloc(c, 120000, &p, &context) == CLA_OK && stats_of(c).failed_pins == 0 && put_back == 1);
+  CHECK(cla_host_free(context) == CLA_OK);
+  cla_host_close(c);
+}
+
 static void limits_are_kept(void) {
   cla_host_options options = cla_host_defaults();
   options.max_cached = 1 << 20;
@@ -221,6 +290,10 @@ static void limits_are_kept(void) {
   CHECK(stats_of(c).cached_bytes <= 1 << 20 && stats_of(c).cached_blocks > 0);
   CHECK(cla_host_alloc(c, 600000, &p[0], &context[0]) == CLA_OK && cla_host_free(context[0]) == CLA_OK);
   CHECK(stats_of(c).classes[19] == 0);
+  CHECK(cla_host_set_limits(c, SIZE_MAX, 1000) == CLA_OK && stats_of(c).cached_blocks == 0);
+  CHECK(cla_host_set_limits(c, SIZE_MAX, SIZE_MAX) == CLA_OK);
+  CHECK(cla_host_alloc(c, 600000, &p[0], &context[0]) == CLA_OK && cla_host_free(context[0]) == CLA_OK);
+  CHECK(stats_of(c).cached_blocks == 1);
   CHECK(cla_host_set_limits(c, 0, 0) == CLA_OK && stats_of(c).reserved_bytes == 0);
   CHECK(cla_host_alloc(c, 100, &p[0], &context[0]) == CLA_OK && cla_host_free(context[0]) == CLA_OK);
   CHECK(stats_of(c).reserved_bytes == 0);
@@ -279,11 +352,15 @@ int main(void) {
   zero_bytes_and_edges();
   rounding_has_a_ceiling();
   pending_blocks_wait_for_their_streams();
+  late_frees_wait_for_their_own(false);
+  late_frees_wait_for_their_own(true);
+  streams_of_other_devices_are_refused();
   CHECK(cla_debug_live("buffer") <= 1); /* the default pool's segment */
   cla_pool *pool;
   CHECK(cla_device_pool(device, &pool) == CLA_OK && cla_pool_trim(pool, NULL) == CLA_OK);
   closing_waits_behind_a_gate();
   hostile_hooks();
+  pinning_again_after_a_trim();
   limits_are_kept();
   every_kind_of_memory();
   CHECK(cla_pool_trim(pool, NULL) == CLA_OK);

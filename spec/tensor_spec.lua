@@ -1,0 +1,489 @@
+-- Tensors: construction, views, expressions, reductions, products, printing, files, memory.
+
+local cl = require "clalloc"
+
+local function failure(...)
+  local ok, message = pcall(...)
+  assert.is_false(ok)
+  return tostring(message)
+end
+
+local function fails(text, ...)
+  local message = failure(...)
+  assert.truthy(message:find(text, 1, true), message)
+end
+
+local function active()
+  collectgarbage()
+  collectgarbage()
+  return cl.current():pool():stats().active_bytes
+end
+
+describe("a tensor", function()
+  teardown(function()
+    cl.forget_kernels()
+    collectgarbage()
+    collectgarbage()
+  end)
+
+  describe("is made", function()
+    it("from nested tables, f32 if nothing else is said", function()
+      local t = cl.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
+      assert.same({ 2, 3 }, t:size())
+      assert.equal("f32", t:dtype())
+      assert.same({ { 1.0, 2.0, 3.0 }, { 4.0, 5.0, 6.0 } }, t:totable())
+      assert.same({ { 1, 2 }, { 3, 4 } }, cl.tensor({ { 1, 2 }, { 3, 4 } }, "i32"):totable())
+    end)
+
+    it("with the dtype that values need: u8 for booleans, i64 for integers that f32 cannot hold", function()
+      assert.equal("u8", cl.tensor({ true, false }):dtype())
+      assert.same({ 1, 0 }, cl.tensor({ true, false }):totable())
+      assert.equal("i64", cl.tensor({ 1, 1 << 40 }):dtype())
+      assert.same({ 1, 1 << 40 }, cl.tensor({ 1, 1 << 40 }):totable())
+      fails("do not mix", cl.tensor, { 1, true })
+    end)
+
+    it("from sizes as numbers or as a list, with a dtype after them", function()
+      assert.same({ { 0.0, 0.0, 0.0 }, { 0.0, 0.0, 0.0 } }, cl.zeros(2, 3):totable())
+      assert.equal("i64", cl.zeros({ 2, 3 }, "i64"):dtype())
+      assert.equal("u8", cl.ones(2, 3, "u8"):dtype())
+      assert.same({ { 7, 7 } }, cl.full({ 1, 2 }, 7, "i32"):totable())
+    end)
+
+    it("as a range that includes both ends, as Lua's for", function()
+      assert.same({ 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0 }, cl.arange(0, 9):totable())
+      assert.same({ 5, 3, 1 }, cl.arange(5, 0, -2, "i32"):totable())
+      assert.same({}, cl.arange(1, 0):totable())
+    end)
+
+    it("over a buffer, without a copy", function()
+      local device <close> = cl.current()
+      local buffer <close> = assert(device:alloc(24))
+      buffer:write(("<ffffff"):pack(1, 2, 3, 4, 5, 6))
+      local t = cl.from(buffer, { 2, 3 })
+      local later = t * 2
+      buffer:write(("<f"):pack(10))
+      assert.same({ { 10.0, 2.0, 3.0 }, { 4.0, 5.0, 6.0 } }, t:totable())
+      assert.equal(2.0, later[{ 1, 1 }], "what others may overwrite is computed at once")
+      t:fill(1)
+      assert.equal(("<ffffff"):pack(1, 1, 1, 1, 1, 1), buffer:read())
+      assert.same({ 1.0, 1.0 }, cl.from(buffer:view(4, 8)):totable(), "wherever a view begins")
+      fails("no multiple of f32's 4", cl.from, buffer:view(2))
+      fails("takes 28 bytes, the buffer has 24", cl.from, buffer, { 7 })
+    end)
+
+    it("without dimensions from a number", function()
+      local t = cl.tensor(5)
+      assert.equal(0, t:dim())
+      assert.equal(1, t:numel())
+      assert.equal(5.0, t:item())
+      assert.equal(5.0, t:totable())
+      assert.equal(0, #t)
+    end)
+
+    it("only of sizes that make sense", function()
+      fails("zeros: size 1: integer expected, got the string '16'", cl.zeros, "16")
+      fails("zeros: size 2: integer expected, got 1.5", cl.zeros, 2, 1.5)
+      fails("size 1: -1 is less than 0", cl.zeros, -1)
+      fails("integer expected", cl.zeros, 0 / 0)
+      fails("integer expected", cl.zeros, 1 / 0)
+      fails("integer expected", cl.zeros, { {} })
+      fails("more elements than can be addressed", cl.zeros, 1 << 62, 4)
+      fails("more elements than can be addressed", cl.zeros, math.maxinteger, math.maxinteger)
+      fails("no dtype is named 'f16'", cl.zeros, { 2 }, "f16")
+      fails("300 does not fit u8", cl.full, { 2 }, 300, "u8")
+      fails("element {2}", cl.tensor, { { 1, 2 }, 3 })
+      fails("has 1 elements", cl.tensor, { { 1, 2 }, { 3 } })
+      fails("element {1, 2}: number expected, got string", cl.tensor, { { 1, "2" } })
+      assert.same({ 2, 0, 3 }, cl.zeros(2, 0, 3):size())
+      assert.same({ 2 }, cl.zeros(2.0):size())
+    end)
+
+    it("of a size beyond memory: an error that says so, and nothing is lost", function()
+      local before = active()
+      fails("zeros: ", cl.zeros, 1 << 40)
+      assert.equal(before, active())
+    end)
+  end)
+
+  describe("made at random", function()
+    -- Threefry-2x32 with 20 rounds, as published.
+    local function cipher(k0, k1, counter)
+      local mask, turns = 0xffffffff, { 13, 15, 26, 6, 17, 29, 16, 24 }
+      local key = { [0] = k0, k1, 0x1BD11BDA ~ k0 ~ k1 }
+      local x, y = ((counter & mask) + k0) & mask, ((counter >> 32) + k1) & mask
+      for round = 0, 19 do
+        x = (x + y) & mask
+        local turn = turns[round % 8 + 1]
+        y = (((y << turn) | (y >> (32 - turn))) & mask) ~ x
+        if round % 4 == 3 then
+          local n = round // 4 + 1
+          x, y = (x + key[n % 3]) & mask, (y + key[(n + 1) % 3] + n) & mask
+        end
+      end
+      return x, y
+    end
+
+    it("has the published cipher's numbers, for a seed always the same", function()
+      assert.same({ 0x6b200159, 0x99ba4efe }, { cipher(0, 0, 0) }, "the authors' own example")
+      local seed = 0x123456789abcdef0
+      cl.seed(seed)
+      local first, second = cl.rand(3):totable(), cl.rand({ 2 }, "f64"):totable()
+      for i = 1, 3 do
+        local x = cipher(seed & 0xffffffff, seed >> 32, i - 1)
+        assert.equal((x >> 8) * 2.0 ^ -24, first[i])
+      end
+      for i = 1, 2 do
+        local x, y = cipher(seed & 0xffffffff, seed >> 32, 4 + i - 1)
+        assert.equal(((y << 32 | x) >> 11) * 2.0 ^ -53, second[i])
+      end
+      cl.seed(seed)
+      assert.same(first, cl.rand(3):totable())
+    end)
+
+    it("is normal by randn: mean, deviation, tails", function()
+      cl.seed(7)
+      local t = cl.randn(100, 1000)
+      assert.near(0, t:mean():item(), 0.01)
+      assert.near(1, (t * t):mean():item(), 0.02)
+      assert.near(0.6827, t:abs():lt(1):mean():item(), 0.01)
+      assert.near(0.9545, t:abs():lt(2):mean():item(), 0.005)
+      assert.near(0, (t:narrow(1, 1, 50) * t:narrow(1, 51, 50)):mean():item(), 0.02)
+      assert.truthy(t:abs():max():item() > 3.5)
+      fails("randn: f32 or f64 expected, not i32", cl.randn, { 2 }, "i32")
+    end)
+  end)
+
+  describe("is viewed", function()
+    local t
+    before_each(function() t = cl.arange(1, 24):view(2, 3, 4) end)
+    after_each(function() t = nil end)
+
+    it("in another shape, one size found from the others", function()
+      assert.same({ 6, 4 }, t:view(-1, 4):size())
+      assert.same({ 12, 4, 1 }, t:stride())
+      assert.same({ 24 }, t:view { 24 }:size())
+      fails("cannot be divided", t.view, t, 5, -1)
+      fails("2x3x4 has 24 elements, 5x5 has 25", t.view, t, 5, 5)
+      fails("more than one size is -1", t.view, t, -1, -1)
+    end)
+
+    it("in part, transposed, selected, expanded; nothing is copied", function()
+      local before = active()
+      assert.same({ { 5.0, 6.0, 7.0, 8.0 }, { 17.0, 18.0, 19.0, 20.0 } }, t:select(2, 2):totable())
+      local u = t:narrow(3, 2, 2):transpose(1, 3)
+      assert.same({ 2, 3, 2 }, u:size())
+      assert.same({
+        { { 2.0, 14.0 }, { 6.0, 18.0 }, { 10.0, 22.0 } },
+        { { 3.0, 15.0 }, { 7.0, 19.0 }, { 11.0, 23.0 } },
+      }, u:totable())
+      assert.is_false(u:is_contiguous())
+      local row = cl.arange(1, 3)
+      assert.same({ { 1.0, 2.0, 3.0 }, { 1.0, 2.0, 3.0 } }, row:expand(2, 3):totable())
+      assert.same({ 0, 1 }, row:expand(2, -1):stride())
+      u:fill(0)
+      assert.equal(0.0, t[{ 2, 1, 2 }])
+      row:close()
+      assert.equal(before, active())
+      fails("cannot be seen as 12", u.view, u, 12)
+      assert.same({ 12 }, u:reshape(12):size())
+      assert.same({ 2, 3, 2 }, u:contiguous():size())
+      fails("narrow: length: 3 is not in 0 to 2", t.narrow, t, 1, 1, 3)
+      fails("expand: 3 cannot become 2x4 (3 ~= 4)", function() cl.zeros(3):expand(2, 4) end)
+      fails("dimension 1 is expanded", function() cl.zeros(1, 3):expand(2, 3):add_(1) end)
+    end)
+
+    it("with a run of strides where that is possible", function()
+      local u = t:transpose(1, 3)
+      assert.same({ 4, 3, 2 }, u:size())
+      assert.same({ 4, 3, 2, 1 }, u:view(4, 3, 2, 1):size())
+      assert.same({ 2, 2, 3, 1, 2 }, u:view(2, 2, 3, 1, 2):size())
+      assert.same(u:contiguous():view(2, 2, 3, 2):totable(), u:view(2, 2, 3, 2):totable())
+    end)
+
+    it("by index: numbers, ranges, lists; sets too", function()
+      assert.equal(24.0, t[{ 2, 3, 4 }])
+      assert.same({ 3, 4 }, t[1]:size())
+      assert.same({ { 9.0, 10.0 } }, t[{ 1, { 3, 3 }, { 1, 2 } }]:totable())
+      assert.same({ { 2.0, 6.0, 10.0 }, { 14.0, 18.0, 22.0 } }, t[{ {}, {}, 2 }]:totable())
+      t[{ 1, 1, 1 }] = 100
+      t[2] = 5
+      t[{ 1, 2 }] = { 1, 2, 3, 4 }
+      t[{ 1, 3 }] = cl.ones(4)
+      assert.same({ { { 100.0, 2.0, 3.0, 4.0 }, { 1.0, 2.0, 3.0, 4.0 }, { 1.0, 1.0, 1.0, 1.0 } },
+        { { 5.0, 5.0, 5.0, 5.0 }, { 5.0, 5.0, 5.0, 5.0 }, { 5.0, 5.0, 5.0, 5.0 } } }, t:totable())
+      assert.equal(3.0, cl.arange(1, 5)[3])
+      fails("index of dimension 1: 3 is not in 1 to 2", function() return t[3] end)
+      fails("index of dimension 1: 0 is not in 1 to 2", function() return t[0] end)
+      fails("4 indices for 2x3x4", function() return t[{ 1, 1, 1, 1 }] end)
+      fails("has no field 'x'", function() t.x = 1 end)
+    end)
+
+    it("joined by cat", function()
+      local a, b = cl.arange(1, 4):view(2, 2), cl.tensor({ { 5, 6 } }, "i32")
+      local joined = cl.cat({ a, b }, 1)
+      assert.equal("f32", joined:dtype())
+      assert.same({ { 1.0, 2.0 }, { 3.0, 4.0 }, { 5.0, 6.0 } }, joined:totable())
+      assert.same({ { 1.0, 2.0, 1.0, 3.0 }, { 3.0, 4.0, 2.0, 4.0 } }, cl.cat({ a, a:t() }, 2):totable())
+      fails("cat: 2x2 and 1x2 differ in dimension 1", cl.cat, { a, b }, 2)
+    end)
+  end)
+
+  describe("computes", function()
+    it("elementwise, broadcasting over any dimensions, numbers on either side", function()
+      local a, b = cl.tensor { { 1, 2, 3 }, { 4, 5, 6 } }, cl.tensor { 10, 20, 30 }
+      assert.same({ { 11.0, 22.0, 33.0 }, { 14.0, 25.0, 36.0 } }, (a + b):totable())
+      local column, row = cl.tensor { { 1 }, { 2 } }, cl.tensor { { -1, 1 } }
+      assert.same({ { 2.0, 0.0 }, { 3.0, 1.0 } }, (column - row):totable())
+      assert.same({ { 0.0, -1.0, -2.0 }, { -3.0, -4.0, -5.0 } }, (1 - a):totable())
+      assert.same({ 2.0, 1.0 }, (2 / cl.tensor { 1, 2 }):totable())
+      assert.same({ -10.0, -20.0, -30.0 }, (-b):totable())
+      assert.same({ 100.0, 400.0, 900.0 }, (b ^ 2):totable())
+      fails("add: 2x3 and 4x5 do not match", function() return a + cl.zeros(4, 5) end)
+      fails("add: tensor expected, got table", function() return a + {} end)
+      fails("mul: tensor expected, got string", function() return "x" * a end)
+    end)
+
+    it("in the dtype that holds both: i64 for i32 and u32, f32 where a float meets integers, or a division", function()
+      local i, u, l, b = cl.ones({ 1 }, "i32"), cl.ones({ 1 }, "u32"), cl.ones({ 1 }, "i64"), cl.ones({ 1 }, "u8")
+      assert.equal("i64", (i + u):dtype())
+      assert.equal("i64", (b + l):dtype())
+      assert.equal("i32", (b + i):dtype())
+      assert.equal("f32", (l + cl.ones(1)):dtype())
+      assert.equal("f32", (i * 1.5):dtype())
+      assert.equal("i32", (i * 2):dtype())
+      assert.equal("f32", (i / i):dtype())
+      assert.equal("f32", i:exp():dtype())
+      assert.equal(0.5, (i / 2):item())
+      fails("add: 5000000000 does not fit i32", function() return i + 5000000000 end)
+    end)
+
+    it("integers that wrap", function()
+      assert.equal(-(1 << 31), (cl.full({ 1 }, (1 << 31) - 1, "i32") + 1):item())
+      assert.equal(0, (cl.full({ 1 }, 255, "u8") + 1):item())
+      assert.equal(math.mininteger, (cl.full({ 1 }, math.maxinteger, "i64") + 1):item())
+      assert.equal((1 << 32) - 1, (cl.zeros({ 1 }, "u32") - 1):item())
+    end)
+
+    it("functions", function()
+      local x = cl.tensor { -1, 0.25, 4 }
+      local function check(name, f)
+        for i, v in ipairs(x[name](x):totable()) do
+          local want = f(x[i])
+          assert.truthy(v == want or (v ~= v and want ~= want) or math.abs(v - want) <= 1e-5 * math.abs(want), name)
+        end
+      end
+      check("exp", math.exp)
+      check("log", math.log)
+      check("sqrt", math.sqrt)
+      check("tanh", function(v) return 1 - 2 / (math.exp(2 * v) + 1) end)
+      check("relu", function(v) return math.max(v, 0) end)
+      check("abs", math.abs)
+      check("neg", function(v) return -v end)
+    end)
+
+    it("comparisons, as methods, to u8", function()
+      local a, b = cl.tensor { 1, 2, 3 }, cl.tensor { 3, 2, 1 }
+      assert.same({ 0, 1, 0 }, a:eq(b):totable())
+      assert.same({ 1, 0, 1 }, a:ne(b):totable())
+      assert.same({ 1, 0, 0 }, a:lt(b):totable())
+      assert.same({ 1, 1, 0 }, a:le(b):totable())
+      assert.same({ 0, 0, 1 }, a:gt(b):totable())
+      assert.same({ 0, 1, 1 }, a:ge(2):totable())
+      assert.equal("u8", a:gt(b):dtype())
+      assert.is_true(a:equal(a:clone()))
+      assert.is_false(a:equal(b))
+    end)
+
+    it("in place, by names with an underscore", function()
+      local a = cl.tensor { 1, 2, 3 }
+      assert.equal(a, a:add_(1):mul_(2):sub_(1):div_(cl.tensor { 1, 5, 7 }))
+      assert.same({ 3.0, 1.0, 1.0 }, a:totable())
+      a:add_(cl.tensor { 1, 2, 3 }, 0.5)
+      assert.same({ 3.5, 2.0, 2.5 }, a:totable())
+      a:narrow(1, 2, 2):add_(a:narrow(1, 1, 2))
+      assert.same({ 3.5, 5.5, 4.5 }, a:totable(), "what it reads is what was there before")
+      assert.same({ 1, 2 }, cl.tensor({ 2, 4 }, "i32"):mul_(0.5):totable())
+      fails("2x3 does not fit into 3", function() a:add_(cl.zeros(2, 3)) end)
+    end)
+
+    it("texts in OpenCL C", function()
+      local a = cl.tensor { 1, 4, 9 }
+      assert.same({ 4.5, 5.5, 6.5 }, a:clone():apply "sqrt(x) + 3.5":totable())
+      assert.same({ 1.0, 0.0, 0.0 }, a:clone():apply "if (x > 2) x = 0;":totable())
+      assert.same({ 12.0, 18.0, 28.0 }, a:clone():map(cl.tensor { 10 }, "2 * x + y"):totable())
+      assert.same({ 3.0, 24.0, 81.0 }, a:clone():map(cl.tensor { 1, 2, 3 }, 3 * cl.ones(3), "x = x * y * z"):totable())
+      fails("apply", a.apply, a, "x +")
+      fails("a string expected", a.apply, a, 3)
+    end)
+
+    it("conversions: floats are cut and kept within the range, integers wrap", function()
+      local t = cl.tensor { -1.5, 2.75, 300, 0 / 0, 1 / 0 }
+      assert.same({ -1, 2, 300, 0, (1 << 31) - 1 }, t:to("i32"):totable())
+      assert.same({ 0, 2, 255, 0, 255 }, t:to("u8"):totable())
+      assert.same({ 44 }, cl.tensor({ 300 }, "i32"):to("u8"):totable())
+      assert.same({ 1.0, 2.0 }, cl.tensor({ 1, 2 }, "i64"):to("f32"):totable())
+    end)
+
+    it("with NaN, infinities and denormals as IEEE says", function()
+      local nan, inf, small = 0 / 0, 1 / 0, 2.0 ^ -149
+      local t = cl.tensor { nan, inf, -inf, small, -0.0 }
+      local list = (t + 0):totable()
+      assert.truthy(list[1] ~= list[1])
+      assert.same({ inf, -inf, small }, { list[2], list[3], list[4] })
+      assert.equal(2 * small, (t * 2)[4])
+      assert.truthy((t - t)[2] ~= (t - t)[2])
+      assert.truthy(t:max():item() ~= t:max():item(), "NaN is the greatest")
+      assert.truthy(t:min():item() ~= t:min():item(), "and the least")
+      assert.equal(1, t:argmax():item())
+      assert.same({ 0, 1, 1, 1, 1 }, t:eq(t):totable())
+      assert.equal(-inf, (1 / t)[5])
+      assert.equal(inf, t:narrow(1, 2, 1):sum():item())
+      assert.truthy(t:relu()[1] ~= t:relu()[1])
+    end)
+
+    it("reductions over all or one dimension", function()
+      local t = cl.tensor { { 1, 5, 3 }, { 4, 2, 6 } }
+      assert.equal(21.0, t:sum():item())
+      assert.same({ 5.0, 7.0, 9.0 }, t:sum(1):totable())
+      assert.same({ { 9.0 }, { 12.0 } }, t:sum(2, true):totable())
+      assert.same({ 3.0, 4.0 }, t:mean(2):totable())
+      assert.equal(6.0, t:max():item())
+      assert.same({ 1.0, 2.0, 3.0 }, t:min(1):totable())
+      assert.same({ 2, 1, 2 }, t:argmax(1):totable())
+      assert.same({ 2, 3 }, t:argmax(2):totable())
+      assert.equal(6, t:argmax():item())
+      assert.equal(1, t:argmin():item())
+      assert.equal(2, t:t():argmax(1)[1])
+      local i = cl.full({ 3 }, (1 << 31) - 1, "i32"):sum()
+      assert.equal("i64", i:dtype())
+      assert.equal(3 * ((1 << 31) - 1), i:item())
+      assert.equal(2.5, (t:narrow(2, 1, 1)):mean():item())
+      fails("sum: dimension: 3 is not in 1 to 2", t.sum, t, 3)
+    end)
+
+    it("long sums exactly enough, in parts", function()
+      local n = 1000003
+      assert.equal(n, cl.ones(n):sum():item())
+      assert.near(n * (n + 1) // 2, cl.arange(1, n, 1, "f64"):sum():item(), 0)
+      assert.equal(n, cl.arange(1, n):argmax():item())
+      assert.equal(777778, (cl.arange(1, n, 1, "i32") - 777778):abs():argmin():item())
+      local m = cl.ones(1000, 1003):t()
+      assert.equal(1003000.0, m:sum():item())
+      assert.equal(1000.0, m:sum(2):max():item())
+    end)
+
+    it("products of matrices and vectors, of any strides", function()
+      local a, b = cl.tensor { { 1, 2, 3 }, { 4, 5, 6 } }, cl.tensor { { 1, 2 }, { 3, 4 }, { 5, 6 } }
+      assert.same({ { 22.0, 28.0 }, { 49.0, 64.0 } }, a:matmul(b):totable())
+      assert.same({ { 22.0, 49.0 }, { 28.0, 64.0 } }, b:t():matmul(a:t()):totable())
+      assert.same({ 14.0, 32.0 }, a:matmul(cl.tensor { 1, 2, 3 }):totable())
+      assert.same({ 9.0, 12.0, 15.0 }, cl.tensor({ 1, 2 }):matmul(a):totable())
+      assert.equal(14.0, cl.tensor({ 1, 2, 3 }):matmul(cl.tensor { 1, 2, 3 }):item())
+      assert.same({ { 7, 10 }, { 15, 22 } }, cl.tensor({ { 1, 2 }, { 3, 4 } }, "i64")
+        :matmul(cl.tensor({ { 1, 2 }, { 3, 4 } }, "i32")):totable())
+      assert.same({ { 0.0, 0.0 } }, cl.zeros(1, 0):matmul(cl.zeros(0, 2)):totable())
+      fails("matmul: 2x3 and 4x5 do not match (3 ~= 4)", function() a:matmul(cl.zeros(4, 5)) end)
+      fails("matrices or vectors expected", function() a:matmul(cl.zeros(3, 1, 1)) end)
+    end)
+
+    it("products larger than a tile, against sums", function()
+      local m, k, n = 65, 70, 131
+      local a, b = cl.rand(m, k), cl.rand(k, n)
+      local want = (a:view(m, k, 1) * b:view(1, k, n)):sum(2)
+      assert.truthy((a:matmul(b) - want):abs():max():item() < 1e-4)
+      local c = cl.arange(1, 40000, 1, "i32"):view(200, 200)
+      assert.is_true(c:matmul(c):equal((c:view(200, 200, 1) * c:view(1, 200, 200)):to("i32"):sum(2):to("i32")))
+    end)
+
+    it("nothing of nothing", function()
+      local e = cl.zeros(0, 3)
+      assert.same({}, (e + 1):totable())
+      assert.equal(0.0, e:sum():item())
+      assert.same({ 0.0, 0.0, 0.0 }, e:sum(1):totable())
+      assert.truthy(e:mean():item() ~= e:mean():item())
+      assert.same({ 0, 3 }, e:clone():size())
+      assert.same({ 3, 0 }, e:t():contiguous():size())
+      assert.same({ 2, 3 }, cl.cat({ e, cl.ones(2, 3) }, 1):size())
+      assert.equal("[f32 tensor of size 0x3]", tostring(e))
+      assert.is_true(e:equal(cl.zeros(0, 3)))
+      fails("max: 0x3 has no elements", e.max, e)
+      fails("argmax: 0 has no elements", e.argmax, e)
+    end)
+  end)
+
+  describe("prints", function()
+    it("in Torch's layout", function()
+      assert.equal(" 1  2\n 3  4\n[f32 tensor of size 2x2]", tostring(cl.tensor { { 1, 2 }, { 3, 4 } }))
+      assert.equal("  1.5000  -2.0000\n[f32 tensor of size 1x2]", tostring(cl.tensor { { 1.5, -2 } }))
+      assert.equal(" 10\n  9\n[i32 tensor of size 2]", tostring(cl.tensor({ 10, 9 }, "i32")))
+      assert.equal(" nan\n inf\n   1\n[f32 tensor of size 3]", tostring(cl.tensor { 0 / 0, 1 / 0, 1 }))
+      assert.equal("(1,.,.) =\n 1\n\n(2,.,.) =\n 2\n\n[f32 tensor of size 2x1x1]", tostring(cl.tensor { { { 1 } }, { { 2 } } }))
+      assert.equal(" 5\n[f32 scalar]", tostring(cl.tensor(5)))
+      assert.truthy(tostring(cl.zeros(2, 100)):find("Columns 1 to 27", 1, true))
+    end)
+
+    it("corners only, beyond a thousand elements", function()
+      local text = tostring(cl.arange(1, 10000):view(100, 100))
+      assert.truthy(text:find("   101    102    103    ...    198    199    200", 1, true), text)
+      assert.truthy(text:find("  9901   9902   9903    ...   9998   9999  10000", 1, true), text)
+      assert.truthy(select(2, text:gsub("\n", "")) == 7)
+      assert.truthy(tostring(cl.zeros(20, 20, 20)):find("(20,.,.)", 1, true))
+      assert.truthy(#tostring(cl.zeros(5000000)) < 100)
+    end)
+
+    it("whatever state it is in", function()
+      local t = cl.ones(3)
+      t:close()
+      t:close()
+      assert.equal("tensor (closed)", tostring(t))
+      fails("add: attempt to use a closed tensor", function() return t + 1 end)
+      fails("totable: attempt to use a closed tensor", t.totable, t)
+      fails("index: attempt to use a closed tensor", function() return t[1] end)
+      local device <close> = cl.current()
+      local buffer = assert(device:alloc(16))
+      local over = cl.from(buffer)
+      buffer:close()
+      assert.truthy(tostring(over):find("cannot be read", 1, true))
+    end)
+  end)
+
+  describe("is saved and loaded", function()
+    it("with shape and dtype, whatever its strides", function()
+      local path = os.tmpname()
+      for _, t in ipairs { cl.arange(1, 6):view(2, 3):t(), cl.tensor(5), cl.zeros(0, 2), cl.tensor({ 1, -1 }, "i64"),
+        cl.ones(3) + 1 } do
+        assert.is_true(t:save(path))
+        local back = assert(cl.load_tensor(path))
+        assert.equal(t:dtype(), back:dtype())
+        assert.same(t:size(), back:size())
+        assert.same(t:totable(), back:totable())
+      end
+      os.remove(path)
+    end)
+
+    it("or says what is wrong with the file", function()
+      local path = os.tmpname()
+      local function with(bytes)
+        local file = assert(io.open(path, "wb"))
+        file:write(bytes)
+        file:close()
+        local t, message = cl.load_tensor(path)
+        assert.is_nil(t)
+        return message
+      end
+      assert.equal(path .. ": not a tensor", with "")
+      assert.equal(path .. ": not a tensor", with "clalloc tensor 1\nf32\n")
+      assert.equal(path .. ": not a tensor", with("clalloc tensor 1\nf32\n" .. ("<i8i8"):pack(1, -1)))
+      assert.equal(path .. ": not a tensor", with("clalloc tensor 1\nf99\n" .. ("<i8i8"):pack(1, 1)))
+      assert.equal(path .. ": not a tensor", with("clalloc tensor 1\nf32\n" .. ("<i8i8i8"):pack(2, 1 << 62, 4)))
+      assert.equal(path .. ": 2 of f32 takes 8 bytes, the file has 3",
+        with("clalloc tensor 1\nf32\n" .. ("<i8i8"):pack(1, 2) .. "abc"))
+      os.remove(path)
+      local t, message = cl.load_tensor(path)
+      assert.is_nil(t)
+      assert.truthy(message:find(path, 1, true))
+      assert.is_nil((cl.ones(1):save("/nowhere/at/all")))
+    end)
+  end)
+end)
