@@ -486,6 +486,20 @@ describe("freed memory", function()
       assert.equal(before, cl.debug.live "sub_buffer")
     end)
 
+    it("of which views of one live buffer keep no more", function()
+      open(cl.simulate { capacity = cl.GiB, align = 512 })
+      local touch = dev:program("kernel void touch(global uchar *x, global uchar *y) {}").touch
+      local before, most = cl.debug.live "sub_buffer", 0
+      local h = alloc(4 * MiB)
+      for i = 1, 5000 do
+        local view <close> = h:view(512 * (i % 100 + 1), i)
+        local other <close> = h:view(512 * (i % 99 + 1), i + 1)
+        assert(touch { view, other, size = 1 }):close()
+        most = math.max(most, cl.debug.live "sub_buffer" - before)
+      end
+      assert(most <= 2048, ("%d sub-buffers at a time"):format(most))
+    end)
+
     it("unless the block fills its segment", function()
       open(cl.device())
       cl.debug.calls_reset()

@@ -60,6 +60,7 @@ typedef struct cla_sub {
   cl_mem mem;          /* NULL: the place is empty */
   uint64_t used_at;    /* pool->sub_clock when it was last asked for */
   uint64_t generation; /* pool->generation then: an allocation with a later one has not used it */
+  bool is_promised;    /* handed to a C program, until its allocation is freed */
 } cla_sub;
 
 enum { CLA_MAX_LEVELS = 8 };
@@ -159,8 +160,8 @@ typedef struct cla_table { /* start address -> block, free ones too; open addres
 struct cla_pool {
   cla_lock lock;
   cla_pool *recycled; /* in the list of closed pools; guarded by that list's lock */
-  atomic_int users; /* handles of a pool that is no device's default; the last to go closes it */
-  atomic_int refs;  /* of the struct: one for all users, one a pin, one of what closing left behind */
+  atomic_int users;   /* handles of a pool that is no device's default; the last to go closes it */
+  atomic_int refs;    /* of the struct: one for all users, one a pin, one of what closing left behind */
   bool is_closed;
   bool is_default;    /* the device's own: its reference to the device is not counted */
   cla_device *device; /* retained; stays set when closed until the struct is recycled */
@@ -261,6 +262,8 @@ cla_segment *cla__segment_releasable(cla_pool *p);
 /* A cl_mem for a range of the segment: the whole buffer, a cached sub-buffer or a new one. The caller holds the lock,
  * which is dropped while the driver is called, and has pinned the segment. */
 cla_status cla__segment_mem(cla_pool *p, cla_segment *g, size_t offset, size_t size, cl_mem *out);
+/* The sub-buffer just got for this range stays as long as its allocation lives. Holds the lock. */
+void cla__segment_promise(cla_segment *g, size_t offset, size_t size);
 
 /* ---- policy.c: the decisions ---- */
 

@@ -201,7 +201,9 @@ void cla__segments_release(cla_pool *p, cla_segment *chain) {
 
 /* ---- Sub-buffers ---- */
 
-enum { SUBS_KEPT = 1024 /* of dead places, a segment: a loop over this many cuts makes no driver call */ };
+enum {
+  SUBS_KEPT = 1024 /* that no live allocation needs, a segment: a loop over this many cuts makes no driver call */
+};
 
 static size_t sub_home(const cla_segment *g, size_t offset, size_t size) {
   uint64_t x = (uint64_t)offset * 0x9E3779B97F4A7C15u ^ (uint64_t)size * 0xC2B2AE3D27D4EB4Fu;
@@ -228,10 +230,17 @@ static void sub_touch(cla_pool *p, cla_sub *s) {
   s->generation = p->generation;
 }
 
-/* What is live there now has used it. A held block's generation is gone: it may have. */
+/* A live allocation needs it: it is the allocation's own, or promised. (A held block's generation is gone.) A view's is not
+ * needed once its command is enqueued, which the newest always survive: many views of one buffer do not pile up. */
 static bool sub_in_use(const cla_pool *p, const cla_segment *g, const cla_sub *s) {
   const cla_block *b = cla__block_at(p, g, s->offset);
-  return b && (b->state == CLA_ACTIVE || b->state == CLA_HELD) && s->generation >= b->generation;
+  bool is_live = b && (b->state == CLA_ACTIVE || b->state == CLA_HELD) && s->generation >= b->generation;
+  return is_live && (s->is_promised || (s->offset == b->offset && s->size == b->size));
+}
+
+void cla__segment_promise(cla_segment *g, size_t offset, size_t size) {
+  cla_sub *s = sub_find(g, offset, size);
+  if (s) s->is_promised = true;
 }
 
 static int by_age(const void *a, const void *b) {

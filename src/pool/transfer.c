@@ -590,6 +590,11 @@ cla_status cla_buffer_mem(const void *address, cl_mem *out, size_t *offset) {
   if (status) return status;
   *out = pin.mem;
   if (offset) *offset = pin.offset;
+  if (starts_here && inside) {
+    cla__lock(&h.pool->lock);
+    if (!h.pool->is_closed) cla__segment_promise(h.block->segment, h.block->offset + inside, rest);
+    cla__unlock(&h.pool->lock);
+  }
   cla__unpin(&pin, NULL, 0);
   return CLA_OK;
 }
