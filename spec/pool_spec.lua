@@ -260,6 +260,8 @@ describe("a pool", function()
   end)
 
   it("is kept by its buffers, and goes with the last", function()
+    collectgarbage()
+    collectgarbage()
     local live = cl.debug.live("buffer")
     do
       local buf = assert(sim:pool{}:alloc(100))

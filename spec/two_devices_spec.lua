@@ -360,18 +360,31 @@ describe("a real and a simulated device", function()
 end)
 
 describe("two simulated devices", function()
-  it("copy when both have done their part", function()
+  it("copy when the receiving one has done its part: the sending one is waited for", function()
     local a <close> = cl.simulate { capacity = cl.MiB, manual = true }
     local b <close> = cl.simulate { capacity = cl.MiB, manual = true }
     local x <close> = assert(a:alloc(100))
     local y <close> = assert(b:alloc(100))
     local to <close> = b:stream()
     local event <close> = assert(y:copy(x, { stream = to, async = true }))
-    assert.equal(0, b:complete(to))
+    assert.equal(0, a:complete(a.default_stream)) -- done already
     assert.not_equal("complete", event:status())
-    assert.is_true(a:complete(a.default_stream) > 0)
     assert.is_true(b:complete(to) > 0)
     assert.equal("complete", event:status())
+  end)
+
+  it("refuse a copy from behind a gate that would have to be waited for", function()
+    local a <close> = cl.simulate { capacity = cl.MiB, manual = true }
+    local b <close> = cl.simulate { capacity = cl.MiB }
+    local x <close> = assert(a:alloc(100))
+    local y <close> = assert(b:alloc(100))
+    local gate <close> = a:gate()
+    a.default_stream:wait(gate)
+    local ok, message = pcall(y.copy, y, x, { async = true })
+    assert.is_false(ok)
+    assert.matches("gate", message)
+    gate:open()
+    assert(y:copy(x, { async = true })):close()
   end)
 end)
 

@@ -44,7 +44,6 @@ static cla_status wait_for(const lua_event *e) {
   if (state > CL_COMPLETE && cla__stream_would_hang(e->stream, e->number))
     return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
                       (unsigned long long)e->stream->id);
-  if ((status = cla__stream_wait_needs(e->stream, e->number)) != CLA_OK) return status;
   cl_int err = cla__wait_events(e->device->driver, 1, &e->event);
   if (err && err != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) return cla__driver_error(CLA_CALL_wait_events, err);
   status = execution_status(e, &state);

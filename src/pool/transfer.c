@@ -94,8 +94,6 @@ static cla_status before(const cla_order *o, uint64_t *seen) {
   if (o->blocking && cla__stream_would_hang(o->stream, UINT64_MAX))
     return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
                       (unsigned long long)o->stream->id);
-  cla_status status = o->blocking ? cla__stream_wait_needs(o->stream, UINT64_MAX) : CLA_OK;
-  if (status) return status;
   cla__stream_before(o->stream);
   *seen = cla__stream_submitted(o->stream);
   return CLA_OK;
@@ -304,12 +302,11 @@ static cla_status staging_new(cla_device *d, size_t nbytes, staging **out) {
 
 /* Our share of the memory ends when the stream has done what it has now. Without host memory to note that, and behind a gate,
  * the memory stays for good: better than memory that is still written. */
-static void keep_until(cla_stream *stream, staging *s, cla_stream *needs) {
-  uint64_t number = cla__stream_submitted(stream), needs_number = needs ? cla__stream_submitted(needs) : 0;
+static void keep_until(cla_stream *stream, staging *s) {
+  uint64_t number = cla__stream_submitted(stream);
   cla_error_memo memo;
   cla__error_keep(&memo);
-  if (cla__stream_defer_fed(stream, number, staging_unref, s, needs, needs_number) && !cla__stream_wait(stream, number))
-    staging_unref(s);
+  if (cla__stream_defer(stream, number, staging_unref, s) && !cla__stream_wait(stream, number)) staging_unref(s);
   cla__error_restore(&memo);
 }
 
@@ -324,7 +321,7 @@ static cla_status write_staged(const cla_handle *dst, size_t dst_offset, staging
   cla__stream_inherit_gates(o->stream, source, cla__stream_submitted(source));
   cla_status status = cla__write(dst, dst_offset, s->host, nbytes, &to);
   if (status) staging_unref(s); /* the callback has a share while the read goes on */
-  else keep_until(o->stream, s, source);
+  else keep_until(o->stream, s);
   return status;
 }
 
@@ -332,6 +329,11 @@ static cla_status copy_async_between(const cla_handle *dst, size_t dst_offset, c
                                      size_t nbytes, cla_stream *source, const cla_order *o) {
   staging *s = NULL;
   cl_event read = NULL;
+  /* A device that runs only when waited for would leave the receiving one waiting for ever: its half is done now. */
+  if (source->device->is_manual && cla__stream_would_hang(source, UINT64_MAX))
+    return cla__error(CLA_E_BUSY,
+                      "copy: stream %llu of a manual device waits for a gate that this thread has not opened",
+                      (unsigned long long)source->id);
   cla_status status = staging_new(o->stream->device, nbytes, &s);
   if (status) return status;
   const bool waits_at_source = o->nwait && o->wait_device == source->device;
@@ -352,7 +354,10 @@ static cla_status copy_async_between(const cla_handle *dst, size_t dst_offset, c
     status = cla__driver_error(CLA_CALL_set_event_callback, err);
     atomic_fetch_sub(&s->refs, 1);
     cla__set_user_event(s->driver, s->ready, CL_COMPLETE);
-    keep_until(source, s, NULL);
+    keep_until(source, s);
+  } else if (source->device->is_manual &&
+             (status = cla__stream_wait(source, cla__stream_submitted(source))) != CLA_OK) {
+    staging_unref(s);
   } else {
     status = write_staged(dst, dst_offset, s, nbytes, source, o, !waits_at_source);
   }

@@ -241,6 +241,7 @@ cla_status cla_simulate(const cla_simulation *sim, cla_device **out) {
   if (!read_info(&cla__driver_simulated, NULL, e.id, &e.info))
     status = cla__error(CLA_E_DRIVER, "the simulated device does not answer");
   if (!status) status = device_new(&cla__driver_simulated, &e, out);
+  if (!status) (*out)->is_manual = sim->manual;
   if (status) cla__sim_destroy(e.id);
   return status;
 }

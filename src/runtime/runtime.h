@@ -64,6 +64,7 @@ struct cla_device {
   cl_device_id id;
   cl_context context;
   cla_device_info info;
+  bool is_manual;      /* simulated: its commands run only when told to, or when something waits for them */
   cla_stream *stream;  /* the default stream; its reference to the device is not counted */
   cla_stream *service; /* the library's own queue: backing of segments, maps; likewise */
   pthread_mutex_t lock;
@@ -97,10 +98,6 @@ typedef struct cla_deferred {
   uint64_t number;
   void (*run)(void *arg);
   void *arg;
-  /* The number depends on this one of another device's stream, in a way no driver knows: whoever waits for the first waits
-   * for this one before. Held; NULL: on nothing. */
-  cla_stream *needs;
-  uint64_t needs_number;
 } cla_deferred;
 
 typedef struct cla_gate_wait {
@@ -156,10 +153,6 @@ cla_status cla__stream_wait(cla_stream *s, uint64_t number);
 cla_status cla__stream_order_after(cla_stream *s, cla_stream *other, uint64_t number);
 /* Runs `run(arg)` when `number` is complete, at the latest when the stream ends. */
 cla_status cla__stream_defer(cla_stream *s, uint64_t number, void (*run)(void *), void *arg);
-/* Waits for the other devices' streams that commands up to `number` depend on: before any wait for these. */
-cla_status cla__stream_wait_needs(cla_stream *s, uint64_t number);
-cla_status cla__stream_defer_fed(cla_stream *s, uint64_t number, void (*run)(void *), void *arg, cla_stream *needs,
-                                 uint64_t needs_number);
 bool cla__stream_would_hang(cla_stream *s, uint64_t number); /* behind a gate that only this thread opens */
 /* Notes that the next command of `s` waits for what `other` has up to `number`: gates are inherited. */
 void cla__stream_inherit_gates(cla_stream *s, cla_stream *other, uint64_t number);

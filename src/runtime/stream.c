@@ -132,7 +132,6 @@ static void run_deferred(cla_deferred *list) {
   while (list) {
     cla_deferred *next = list->next;
     list->run(list->arg);
-    if (list->needs) cla__stream_unhold(list->needs);
     free(list);
     list = next;
   }
@@ -176,35 +175,13 @@ bool cla__stream_poll(cla_stream *s, uint64_t number) {
   return cla__stream_done(s, number);
 }
 
-cla_status cla__stream_wait_needs(cla_stream *s, uint64_t number) {
-  if (!atomic_load_explicit(&s->deferred_count, memory_order_relaxed)) return CLA_OK;
-  for (;;) {
-    cla_stream *needs = NULL;
-    uint64_t needs_number = 0;
-    pthread_mutex_lock(&s->lock);
-    for (cla_deferred *x = s->deferred; x && !needs; x = x->next)
-      if (x->needs && x->number <= number && !cla__stream_done(x->needs, x->needs_number)) {
-        needs = x->needs;
-        needs_number = x->needs_number;
-        cla__stream_hold(needs);
-      }
-    pthread_mutex_unlock(&s->lock);
-    if (!needs) return CLA_OK;
-    cla_status status = cla__stream_wait(needs, needs_number);
-    cla__stream_unhold(needs);
-    if (status) return status;
-  }
-}
-
 cla_status cla__stream_wait(cla_stream *s, uint64_t number) {
   if (cla__stream_done(s, number)) return CLA_OK;
   if (cla__stream_would_hang(s, number))
     return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
                       (unsigned long long)s->id);
-  cla_status status = cla__stream_wait_needs(s, number);
-  if (status) return status;
   const cla_driver *driver = s->device->driver;
-  status = place_marker(s, number);
+  cla_status status = place_marker(s, number);
   cla_marker *m = status ? NULL : borrow_marker(s, number);
   if (m) {
     cl_int err = cla__wait_events(driver, 1, &m->event);
@@ -251,15 +228,9 @@ cla_status cla__stream_order_after(cla_stream *s, cla_stream *other, uint64_t nu
 }
 
 cla_status cla__stream_defer(cla_stream *s, uint64_t number, void (*run)(void *), void *arg) {
-  return cla__stream_defer_fed(s, number, run, arg, NULL, 0);
-}
-
-cla_status cla__stream_defer_fed(cla_stream *s, uint64_t number, void (*run)(void *), void *arg, cla_stream *needs,
-                                 uint64_t needs_number) {
   cla_deferred *x = malloc(sizeof *x);
   if (!x) return cla__error(CLA_E_NOMEM, "no host memory to defer a release");
-  *x = (cla_deferred){NULL, number, run, arg, needs, needs_number};
-  if (needs) cla__stream_hold(needs);
+  *x = (cla_deferred){NULL, number, run, arg};
   cla__stream_want(s, number);
   pthread_mutex_lock(&s->lock);
   x->next = s->deferred;
@@ -338,15 +309,6 @@ static bool only_we_open(cla_gate *g) {
   return !atomic_load(&g->is_open) && atomic_load(&g->is_exclusive) && pthread_equal(g->thread, pthread_self());
 }
 
-/* The last wait of a stream's life; a driver call that fails once is made again. */
-static void finish_for_good(cla_stream *s) {
-  enum { TRIES = 3 };
-  int left = TRIES;
-  while (cla__stream_wait_needs(s, UINT64_MAX) && left--) {
-  }
-  cla__finish(s->device->driver, s->queue);
-}
-
 static void stream_free(cla_stream *s) {
   const cla_driver *driver = s->device->driver;
   /* Deferred work must not run early. A queue behind a gate of this thread's would never finish: then its gates
@@ -354,7 +316,7 @@ static void stream_free(cla_stream *s) {
   if (s->deferred) {
     for (size_t i = 0; i < s->gate_count; i++)
       if (only_we_open(s->gates[i].gate)) cla_gate_open(s->gates[i].gate);
-    finish_for_good(s);
+    cla__finish(driver, s->queue);
   }
   run_deferred(s->deferred);
   while (s->marker_count) retire_marker(s, ring_at(s, 0));
@@ -398,7 +360,7 @@ void cla_stream_release(cla_stream *s) {
 
 void cla__stream_end_own(cla_stream *s) {
   if (!s) return;
-  finish_for_good(s);
+  cla__finish(s->device->driver, s->queue);
   cla__stream_unhold(s);
 }
 
