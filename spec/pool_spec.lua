@@ -226,7 +226,7 @@ describe("a pool", function()
   it("describes itself", function()
     local pool = sim:pool{ limit = 64 * cl.MiB }
     local buf <close> = assert(pool:alloc(12 * cl.MiB))
-    assert.matches("^pool %(caching, 1 segments, 12%.0 MiB active of %d+%.%d MiB reserved, limit 64%.0 MiB%)$",
+    assert.matches("^pool %(caching, 1 segment, 12%.0 MiB active of %d+%.%d MiB reserved, limit 64%.0 MiB%)$",
       tostring(pool))
     pool:close()
     assert.equal("pool (closed)", tostring(pool))
