@@ -348,10 +348,14 @@ static cla_status copy_async_between(const cla_handle *dst, size_t dst_offset, c
     return status;
   }
   const cla_driver *driver = source->device->driver;
+  /* The read must be on its way before anything waits for it: rusticl completes what is flushed together as one. */
+  cla_call call = CLA_CALL_flush;
+  cl_int err = cla__flush(driver, source->queue);
   atomic_fetch_add(&s->refs, 1); /* the callback's */
-  cl_int err = cla__set_event_callback(driver, read, CL_COMPLETE, read_is_done, s);
+  if (!err)
+    call = CLA_CALL_set_event_callback, err = cla__set_event_callback(driver, read, CL_COMPLETE, read_is_done, s);
   if (err) { /* nobody will tell when the read is over: no copy; the memory is kept for the read, which may stand at a gate */
-    status = cla__driver_error(CLA_CALL_set_event_callback, err);
+    status = cla__driver_error(call, err);
     atomic_fetch_sub(&s->refs, 1);
     cla__set_user_event(s->driver, s->ready, CL_COMPLETE);
     keep_until(source, s);
