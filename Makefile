@@ -6,9 +6,11 @@
 #   repl      a Lua prompt with the module as `cl`
 #   env       print LUA_PATH and LUA_CPATH:          eval "$(make -s env)"
 #   test      every spec and every C test            (SPEC=spec/pool_spec.lua ARGS=--filter=trim)
+#   test-rusticl  the same on Mesa's rusticl, which has neither fp64 nor shared virtual memory
 #   lint      formatting, static analysis, layering
 #   sanitize  the tests under ASan + UBSan, TSan and valgrind
 #   bench     the figures, one a line                (ARGS goes to examples/bench/run.lua)
+#   docs      the reference as HTML                  build/docs/index.html
 #   install   the module, the header, the library    (PREFIX=/usr/local DESTDIR=)
 #   uninstall, format (rewrite the C sources in place), clean
 #
@@ -25,10 +27,11 @@ PREFIX = /usr/local
 # ---- Packages, by what needs them ---------------------------------------------------------------
 
 PACKAGES_build = gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd
-PACKAGES_test = lua-busted mesa-opencl-icd oclgrind
+PACKAGES_test = lua-busted mesa-opencl-icd oclgrind luarocks
 PACKAGES_lint = clang-format clang-tidy cppcheck lua-check
 PACKAGES_sanitize = valgrind
 PACKAGES_bench = libmimalloc-dev python3-pyopencl python3-numpy
+PACKAGES_docs = lua-ldoc lua-markdown
 
 # ---- Files --------------------------------------------------------------------------------------
 
@@ -80,9 +83,9 @@ SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shel
 
 # ---- What people type ---------------------------------------------------------------------------
 
-.PHONY: deps build run repl env test lint sanitize bench install uninstall format clean
+.PHONY: deps build run repl env test test-rusticl lint sanitize bench docs install uninstall format clean
 
-deps: deps-build-test-lint-sanitize-bench
+deps: deps-build-test-lint-sanitize-bench-docs
 
 deps-%:
 	@.ci/deps $(foreach group,$(subst -, ,$*),$(PACKAGES_$(group)))
@@ -94,7 +97,7 @@ run: build
 	$(DO)$(LUA) examples/tour.lua $(ARGS)
 
 repl: build
-	$(DO)lua5.4 -i -l cl=clalloc
+	$(DO)lua5.4 -i -l cl=clalloc -e 'print(cl)'
 
 env:
 	@printf "export LUA_PATH='%s'\nexport LUA_CPATH='%s'\n" '$(LUA_PATH)' '$(LUA_CPATH)'
@@ -107,9 +110,20 @@ test: deps-build-test
 	@+$(SUBMAKE) libraries tests
 	$(DO)CLALLOC_BUILD=$(B) $(LUA) $(BUSTED) $(ARGS) $(SPEC)
 
+test-rusticl: export RUSTICL_ENABLE = llvmpipe
+test-rusticl: export CLALLOC_DEVICE = llvmpipe
+test-rusticl: test
+
 bench: deps-build-bench
 	@+$(SUBMAKE) libraries benches
 	$(DO)CLALLOC_BUILD=$(B) $(LUA) examples/bench/run.lua $(ARGS)
+
+# Any warning of LDoc's is an error.
+docs: deps-build-docs
+	@+$(SUBMAKE) libraries
+	$(DO)rm -rf build/docs && $(LUA) docs/reference.lua build/reference
+	$(DO)cd docs && ldoc --quiet --fatalwarnings -c config.ld .
+	$(SAY) DOCS build/docs/index.html
 
 clean:
 	rm -rf build
@@ -184,7 +198,7 @@ lint: deps-build-lint
 	$(SAY) LINT 'driver calls'
 	$(DO).ci/check-driver-calls
 	$(SAY) LINT luacheck
-	$(DO)luacheck --no-color --quiet $(wildcard lua spec examples)
+	$(DO)luacheck --no-color --quiet $(wildcard lua spec examples docs)
 	$(SAY) LINT cppcheck
 	$(DO)cppcheck --quiet -j $$(nproc) --std=c11 --enable=warning,performance,portability --inline-suppr \
 	  --suppress=missingIncludeSystem --error-exitcode=1 $(DEFINES) -Isrc $(filter %.c,$(C_FILES))
@@ -210,7 +224,7 @@ INSTRUMENTED = CC=gcc WERROR= OPTIMISE='-O1 -DCLA_DEBUG=1'
 
 # The Lua specs run under ASan, those of MEMCHECK_SPECS under valgrind too, which is slow. Lua itself is not
 # instrumented, so ASan has to be loaded before it; through LD_PRELOAD it would get into every program a spec starts.
-ASAN_SPECS = $(filter-out spec/c_spec.lua spec/install_spec.lua,$(wildcard spec/*_spec.lua))
+ASAN_SPECS = $(filter-out $(patsubst %,spec/%_spec.lua,c install rockspec examples),$(wildcard spec/*_spec.lua))
 MEMCHECK_SPECS = $(wildcard spec/buffer_spec.lua)
 LD_SO = $(firstword $(wildcard /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.*))
 ASAN_LUA = $(LD_SO) --preload "$$(gcc -print-file-name=libasan.so)" /usr/bin/$(LUA)
@@ -264,8 +278,9 @@ Libs: -L$${libdir} -lclalloc
 endef
 
 install: build
-	install -d $(LUA_DIR) $(MODULE_DIR) $(LIB_DIR)/pkgconfig $(INCLUDE_DIR)
+	install -d $(LUA_DIR)/tensor $(MODULE_DIR) $(LIB_DIR)/pkgconfig $(INCLUDE_DIR)
 	install -m 644 lua/clalloc/*.lua $(LUA_DIR)
+	install -m 644 lua/clalloc/tensor/*.lua $(LUA_DIR)/tensor
 	install -m 755 $(MODULE) $(MODULE_DIR)/core.so
 	install -m 755 $(LIBRARY) $(LIB_DIR)
 	ln -sf $(notdir $(LIBRARY)) $(LIB_DIR)/libclalloc.so

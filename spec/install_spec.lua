@@ -39,6 +39,19 @@ describe("make install", function()
     assert.equal("table\n", run(("cd / && %s lua5.4 '%s/require.lua' '%s'"):format(CLEAN, prefix, prefix)))
   end)
 
+  it("installs every Lua file", function()
+    local installed = files(prefix .. "/share/lua/5.4")
+    for path in files(here .. "/lua"):gmatch "[^\n]+" do assert.matches(path .. "\n", installed, 1, true) end
+  end)
+
+  it("has a prompt that shows objects and gives help", function()
+    local output = run(("cd / && printf 'cl.simulate{ capacity = cl.GiB }:pool()\\ncl.help \"pool:alloc\"\\n' | "
+      .. "%s LUA_PATH='%s/share/lua/5.4/?.lua;%s/share/lua/5.4/?/init.lua' LUA_CPATH='%s/lib/lua/5.4/?.so' "
+      .. "lua5.4 -i -l cl=clalloc"):format(CLEAN, prefix, prefix, prefix))
+    assert.matches("pool (caching, 0 segments", output, 1, true)
+    assert.matches("A buffer from this pool.", output, 1, true)
+  end)
+
   it("lets a C program build with pkg-config and run", function()
     run(("mkdir -p '%s/c'"):format(prefix))
     make(("-C examples/c OUT='%s/c' PKG_CONFIG_PATH='%s/lib/pkgconfig'"):format(prefix, prefix))

@@ -39,7 +39,7 @@ end
 -- The names that an options table may have, from the error for one that it may not.
 local function accepted(call)
   local message = select(2, pcall(call, { no_such_option = true }))
-  local names = tostring(message):match "there are ([%w_, ]+)"
+  local names = tostring(message):match " are ([%w_, ]+)"
   assert(names, message)
   local set = {}
   for name in names:gmatch "[%w_]+" do set[name] = true end
@@ -103,11 +103,15 @@ describe("meta.lua", function()
     local pool <close> = assert(dev:pool {})
     local buffer <close> = assert(pool:alloc(10))
     local snapshot = pool:snapshot()
+    local cache <close> = assert(dev:host_cache { hooks = { free = function() end } })
     local replayed = cl.replay(cl.trace.recorder():finish(), { device = dev })
     replayed.first_failure = ""
+    local event <close> = assert(buffer:fill(0, { async = true }))
+    dev:complete(dev.default_stream)
     local tables = {
       pool_stats = pool:stats(), segment = snapshot[1], block = snapshot[1].blocks[1],
-      stream_stats = dev.default_stream:stats(), replay_result = replayed,
+      stream_stats = dev.default_stream:stats(), host_stats = cache:stats(), replay_result = replayed,
+      event_times = assert(event:profile()),
     }
     for name, result in pairs(tables) do
       assert.same(sorted_keys(result), declared(all.by_name[name]), name)
@@ -124,6 +128,9 @@ describe("meta.lua", function()
     local buffer <close> = assert(dev:alloc(16))
     local source <close> = assert(dev:alloc(16))
     local pool <close> = assert(dev:pool {})
+    local cache <close> = assert(dev:host_cache {})
+    local pinned <close> = assert(cache:alloc(16))
+    local program <close> = assert(dev:program "kernel void f(global int *x) {}")
     local takes = {
       simulation = cl.simulate,
       alloc_options = function(t) dev:alloc(1, t) end,
@@ -133,6 +140,13 @@ describe("meta.lua", function()
       command_options = function(t) buffer:write("", 0, t) end,
       fill_options = function(t) buffer:fill(0, t) end,
       copy_options = function(t) buffer:copy(source, t) end,
+      transfer_options = function(t) buffer:write_async(pinned, 0, t) end,
+      host_options = function(t) dev:host_cache(t) end,
+      host_limits = function(t) cache:set_limits(t) end,
+      launch = function(t)
+        t[1], t.size = false, 1
+        program.f(t)
+      end,
       policy_table = function(t) dev:pool { policy = t } end,
     }
     for name, call in pairs(takes) do
@@ -145,7 +159,8 @@ describe("meta.lua", function()
       assert(#(class.lines[1] or "") > 0, class.name)
       for _, f in ipairs(class.functions) do
         assert(#(f.lines[1] or "") > 0, class.name .. "." .. f.name)
-        assert(help.text(("%s%s%s"):format(class.variable, f.sep, f.name)):find(interface.signature(f), 1, true), f.name)
+        local text = help.text(class.variable .. f.sep .. f.name)
+        assert(text:find(interface.signature(f), 1, true), f.name)
       end
     end
   end)

@@ -1,7 +1,7 @@
 -- All benchmarks, one line a figure:  bench NAME ours=VALUE unit peer=NAME:VALUE ratio=R
 --
 --   make bench                        all of them
---   make bench ARGS="pair replay"     those whose group is named: pair, lua, replay
+--   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay
 --
 -- Everything is measured side by side in this run; medians of several runs. The replays need the recordings of
 -- ../shared/traces (or of the folder in $CLALLOC_TRACES); without them they are left out, and say so.
@@ -101,10 +101,27 @@ function groups.replay()
   line("replay.calls", calls / #SNAPSHOTS, "driver_calls/recording", "limit", 225)
 end
 
-local chosen = #arg > 0 and arg or {"pair", "lua", "replay"}
+--- Pinned memory: the C program, and the rounding of the recordings' sizes.
+function groups.host()
+  local files = {}
+  for _, name in ipairs {"lm_512_train", table.unpack(SNAPSHOTS)} do
+    local path = ("%s/pytorch_snapshot/%s.csv"):format(traces, name)
+    local file = io.open(path)
+    if not file then
+      print("-- host.rounding: left out, no recordings in " .. traces)
+      files = {}
+      break
+    end
+    file:close()
+    if not (name == "lm_512_train" and #files > 0) then files[#files + 1] = "'" .. path .. "'" end
+  end
+  io.write(output_of(("%s/bench/host %s"):format(build, table.concat(files, " "))))
+end
+
+local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay"}
 for _, name in ipairs(chosen) do
   if not groups[name] then
-    io.stderr:write(("no group '%s'; there are pair, lua, replay\n"):format(name))
+    io.stderr:write(("no group '%s'; there are pair, host, lua, replay\n"):format(name))
     os.exit(2)
   end
   groups[name]()

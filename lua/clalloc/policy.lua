@@ -24,8 +24,20 @@ local PARAMETERS = {
   max_split = true,
 }
 
+local Policy = { __name = "clalloc.policy_table" }
+
+-- "policy (caching, grain 2097152)"
+function Policy:__tostring()
+  local parts = {}
+  for key, value in pairs(self) do
+    if key ~= "name" then parts[#parts + 1] = (", %s %s"):format(key, tostring(value)) end
+  end
+  table.sort(parts)
+  return ("policy (%s%s)"):format(self.name, table.concat(parts))
+end
+
 local function make(name, params)
-  local made = { name = name }
+  local made = setmetatable({ name = name }, Policy)
   for key, value in pairs(params or {}) do
     if not PARAMETERS[key] then
       error(("policy.%s: no parameter is named '%s'"):format(name, tostring(key)), 3)
@@ -39,11 +51,15 @@ local function make(name, params)
 end
 
 --- Blocks are split, merged and kept for reuse; segments go back before more is reserved than ever before.
+-- @tparam[opt] table params those that differ
+-- @treturn table the policy
 function policy.caching(params)
   return make("caching", params)
 end
 
 --- Every allocation goes to the driver, and every free too.
+-- @tparam[opt] table params those that differ
+-- @treturn table the policy
 function policy.direct(params)
   return make("direct", params)
 end

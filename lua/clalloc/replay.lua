@@ -11,7 +11,7 @@ local PROGRESS_STEPS = 100
 
 local Result = {}
 Result.__index = Result
-Result.__name = "clalloc.replay"
+Result.__name = "clalloc.replay_result"
 
 local function grouped(n)
   local digits = ("%d"):format(n)

@@ -4,16 +4,17 @@
 --     local b = ((a + 1) * 2):relu():sum(2)      -- computed in one kernel, without memory in between
 --     print(b:narrow(1, 1, 5))
 --
--- `+ - * / ^` are elementwise and broadcast; `a:matmul(b)` is the product; comparisons are methods (`a:lt(b)`) and give u8. Methods
--- with a trailing underscore change their tensor. Dimensions and indices count from 1. `t[i]` selects, `#t` is the first size.
+-- `+ - * / ^` are elementwise and broadcast; `a:matmul(b)` is the product; comparisons are methods (`a:lt(b)`) and give
+-- u8. Methods with a trailing underscore change their tensor. Dimensions and indices count from 1. `t[i]` selects, `#t`
+-- is the first size.
 --
--- **Memory.** Elementwise results are computed when needed, together with what they come from, so a part of an expression takes none.
--- Results of `matmul`, reductions and whatever has a name go back when closed (`close`, `local t <close>`), at the end of
--- a `cl.scope`, or when collected; the collector runs by itself when device memory grows. Memory goes to the current
--- pool and is reused at once.
+-- **Memory.** Elementwise results are computed when needed, together with what they come from, so a part of an
+-- expression takes none. Results of `matmul`, reductions and whatever has a name go back when closed (`close`, `local t
+-- <close>`), at the end of a `cl.scope`, or when collected; the collector runs by itself when device memory grows.
+-- Memory goes to the current pool and is reused at once.
 --
--- **Order.** A tensor remembers the stream that last used it: on another one, its next command comes after. What an expression
--- reads may change before it is computed: it is computed first.
+-- **Order.** A tensor remembers the stream that last used it: on another one, its next command comes after. What an
+-- expression reads may change before it is computed: it is computed first.
 --
 -- **Errors.** Tensor operations raise, for lack of memory too.
 --
@@ -33,6 +34,7 @@ require "clalloc.tensor.index"
 require "clalloc.tensor.matmul"
 require "clalloc.tensor.reduce"
 require "clalloc.tensor.print"
+Tensor.complete()
 
 return {
   tensor = create.tensor,

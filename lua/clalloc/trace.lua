@@ -157,6 +157,11 @@ function Recorder:finish(name)
   return setmetatable(t, Trace)
 end
 
+function Recorder:__tostring()
+  local allocations = #self.events.bytes
+  return ("recorder (%d allocation%s)"):format(allocations, allocations == 1 and "" or "s")
+end
+
 -- Methods of traces.
 
 local function copy_into(target, source)

@@ -4,10 +4,22 @@
  * own service queue, which nothing holds up, and waited for. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "host/host.h"
 
 enum { ALIGNMENT = 4096 };
+
+/* More than the machine has would be promised all the same, and end the process at its use. */
+void *cla__host_plain(size_t alignment, size_t nbytes) {
+  if (nbytes > cla__host_machine_memory()) return NULL;
+  return aligned_alloc(alignment, (nbytes + alignment - 1) / alignment * alignment);
+}
+
+size_t cla__host_machine_memory(void) {
+  long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 32;
+}
 
 static cla_status map_buffer(cla_device *d, cl_mem mem, size_t nbytes, void **memory) {
   cl_int err = CL_SUCCESS;
@@ -40,7 +52,7 @@ static cla_status registered_allocate(void *arg, size_t nbytes, void **memory, v
   cla_device *d = arg;
   (void)is_pinned;
   size_t whole = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  void *ours = aligned_alloc(ALIGNMENT, whole), *mapped = NULL;
+  void *ours = cla__host_plain(ALIGNMENT, whole), *mapped = NULL;
   if (!ours) return cla__error(CLA_E_NOMEM, "no host memory for %zu bytes", nbytes);
   cl_int err = CL_SUCCESS;
   cl_mem mem = cla__create_buffer(d->driver, d->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, whole, ours, &err);
@@ -94,7 +106,7 @@ static cla_status plain_allocate(void *arg, size_t nbytes, void **memory, void *
   (void)arg;
   *is_pinned = false;
   *backing = NULL;
-  *memory = aligned_alloc(CLA_HOST_LEAST, (nbytes + CLA_HOST_LEAST - 1) / CLA_HOST_LEAST * CLA_HOST_LEAST);
+  *memory = cla__host_plain(CLA_HOST_LEAST, nbytes);
   return *memory ? CLA_OK : cla__error(CLA_E_NOMEM, "no host memory for %zu bytes", nbytes);
 }
 

@@ -67,12 +67,12 @@ typedef struct cla_host_bin {
   size_t count;
 } cla_host_bin;
 
-/* Blocks that wait for one stream, by ascending ticket of their last use. */
+/* Blocks that wait for one stream, by ascending ticket of their last use; first's ticket > done. */
 struct cla_host_waiting {
   cla_host_waiting *next;
   cla_stream *stream; /* held; NULL once the cache is closed */
   size_t nuses;       /* uses recorded on the stream; pins of threads that ask the driver, without the lock */
-  bool is_done;       /* of a closed cache: the stream has done all that was recorded */
+  uint64_t done; /* the highest ticket known to be done; UINT64_MAX: the cache is closed and the stream done with it */
   cla_host_block *first, *last;
 };
 
@@ -110,6 +110,7 @@ struct cla_host {
   cla_lock lock; /* guards the rest; taken before magazines' locks, never under one */
   cla_host_bin bins[CLA_HOST_CLASSES];
   cla_host_waiting *waitings;
+  bool has_moved; /* a block has gone from one waiting list to another since this was last cleared */
   cla_magazine *magazines;
   cla_host_block *youngest;
   cla_host_share share;  /* of what did not go through a magazine */
@@ -137,10 +138,15 @@ void cla__host_bin_put(cla_host *c, cla_host_block *b); /* a free block into its
 
 void cla__host_unref(cla_host *c);
 cla_host_block *cla__host_block_at(const void *address); /* whose memory holds it; NULL: none */
+/* Makes room for a record of this stream, so that the one after a command's enqueue cannot fail for want of memory. Until
+ * then the stream counts as recorded with nothing to wait for. */
+cla_status cla__host_expect(void *context, cla_stream *s);
 
 /* ---- hooks.c ---- */
 
 cla_host_hooks cla__host_hooks_for(cla_device *d, cla_host_kind kind);
+size_t cla__host_machine_memory(void);                  /* bytes */
+void *cla__host_plain(size_t alignment, size_t nbytes); /* for free(); NULL: no memory */
 
 /* ---- background.c ---- */
 

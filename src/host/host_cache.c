@@ -5,15 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "host/host.h"
 
 /* ---- Life ---- */
 
 cla_host_options cla_host_defaults(void) {
-  long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-  size_t memory = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 32;
+  size_t memory = cla__host_machine_memory();
   return (cla_host_options){.kind = CLA_HOST_MAPPED,
                             .power_of_two_up_to = 1 << 20,
                             .steps_up_to = (size_t)256 << 20,
@@ -126,12 +124,16 @@ static cla_status fetch(cla_host *c, size_t size, cla_host_block *b, bool *faile
   b->memory = b->backing = NULL;
   b->is_pinned = true;
   cla_status status = c->hooks.allocate(c->hooks.arg, size, &b->memory, &b->backing, &b->is_pinned);
+  size_t given_back = 0;
+  if (status == CLA_E_NOMEM && !cla_host_trim(c, &given_back) &&
+      given_back) /* pinned memory is cached in other sizes */
+    status = c->hooks.allocate(c->hooks.arg, size, &b->memory, &b->backing, &b->is_pinned);
   if (!status && b->memory) return CLA_OK;
-  *failed_pin = true;
   if (status && status != CLA_E_NOMEM && status != CLA_E_DRIVER && status != CLA_E_UNSUPPORTED) return status;
+  *failed_pin = true;
   b->is_pinned = false;
   b->backing = NULL;
-  b->memory = aligned_alloc(CLA_HOST_LEAST, (size + CLA_HOST_LEAST - 1) / CLA_HOST_LEAST * CLA_HOST_LEAST);
+  b->memory = cla__host_plain(CLA_HOST_LEAST, size);
   b->is_fallback = true;
   return b->memory ? CLA_OK : cla__error(CLA_E_NOMEM, "no host memory for %zu bytes, pinned or not", size);
 }
@@ -281,8 +283,8 @@ static cla_host_block *bin_take(cla_host *c, size_t size) {
 
 /* A block that has become free: kept, or chained to go back when a limit says so. Holds the lock. */
 static void keep(cla_host *c, cla_host_block *b, cla_host_block **chain) {
-  bool fits =
-      b->size <= c->options.max_block && c->share.cached_bytes + (int64_t)b->size <= (int64_t)c->options.max_cached;
+  const size_t most = c->options.max_cached, cached = (size_t)c->share.cached_bytes;
+  bool fits = b->size <= c->options.max_block && b->size <= most && cached <= most - b->size;
   if (fits && !atomic_load(&c->is_closed)) {
     cla__host_bin_put(c, b);
     return;
@@ -292,9 +294,11 @@ static void keep(cla_host *c, cla_host_block *b, cla_host_block **chain) {
 
 /* ---- Waiting for streams ---- */
 
-/* Takes out the entries of closed streams that nothing refers to, chained. Holds the lock. */
+/* Takes out the entries of closed streams that nothing refers to, chained. Holds the lock. Those of a cache that is being
+ * closed stay: that walks them without the lock. */
 static cla_host_waiting *reap(cla_host *c) {
   cla_host_waiting *gone = NULL;
+  if (atomic_load(&c->is_closed)) return NULL;
   for (cla_host_waiting **link = &c->waitings; *link;) {
     cla_host_waiting *w = *link;
     if (w->nuses || !w->stream || !cla__stream_closed(w->stream)) {
@@ -325,10 +329,12 @@ static cla_host_waiting *waiting_of(cla_host *c, cla_stream *s, cla_host_waiting
 
 static cla_host_use *last_use(cla_host_block *b) { return &b->uses[b->nuses - 1]; }
 
-/* The list ascends; a block freed late goes a few places up at most, and beyond that waits a little longer than it must. */
+/* The list ascends. A block freed late goes to the front or a few places up from the end; in between it waits a little
+ * longer than it must, but for nothing that was submitted after it was freed. */
 static void wait_on(cla_host_waiting *w, cla_host_block *b) {
   enum { LOOK = 16 };
-  cla_host_block *behind = w->last;
+  bool is_oldest = w->first && last_use(b)->ticket <= last_use(w->first)->ticket;
+  cla_host_block *behind = is_oldest ? NULL : w->last;
   for (int look = LOOK; behind && last_use(behind)->ticket > last_use(b)->ticket && look; look--)
     behind = behind->before;
   if (behind && last_use(behind)->ticket > last_use(b)->ticket) last_use(b)->ticket = last_use(behind)->ticket;
@@ -350,7 +356,7 @@ static void stop_waiting(cla_host_waiting *w, cla_host_block *b) {
 
 /* A pending block of no list: waits for the stream of its last use, or is free. Holds the lock. */
 static void settle(cla_host *c, cla_host_block *b, cla_host_block **chain) {
-  while (b->nuses && last_use(b)->on->is_done) last_use(b)->on->nuses--, b->nuses--;
+  while (b->nuses && last_use(b)->ticket <= last_use(b)->on->done) last_use(b)->on->nuses--, b->nuses--;
   if (b->nuses) {
     wait_on(last_use(b)->on, b);
     return;
@@ -363,11 +369,13 @@ static void settle(cla_host *c, cla_host_block *b, cla_host_block **chain) {
 /* Everything that waits for tickets up to `done` moves on. Holds the lock. */
 static bool collect(cla_host *c, cla_host_waiting *w, uint64_t done, cla_host_block **chain) {
   bool any = false;
+  if (done > w->done) w->done = done;
   while (w->first && last_use(w->first)->ticket <= done) {
     cla_host_block *b = w->first;
     stop_waiting(w, b);
     b->nuses--;
     w->nuses--;
+    if (b->nuses) c->has_moved = true;
     settle(c, b, chain);
     any = true;
   }
@@ -377,7 +385,7 @@ static bool collect(cla_host *c, cla_host_waiting *w, uint64_t done, cla_host_bl
 /* Asks about one stream until it says no. Holds the lock before and after. */
 static bool ask(cla_host *c, cla_host_waiting *w, cla_host_block **chain) {
   bool any = false, done = true;
-  while (done && w->first) {
+  while (done && w->first && w->stream) {
     uint64_t ticket = last_use(w->first)->ticket;
     w->nuses++;
     cla__unlock(&c->lock);
@@ -393,11 +401,14 @@ bool cla__host_process(cla_host *c) {
   cla_host_block *chain = NULL;
   bool any = false;
   cla__lock(&c->lock);
-  for (cla_host_waiting *w = c->waitings; w;) {
-    if (ask(c, w, &chain)) any = true;
-    w = w->next;
-  }
+  do { /* again when a block that waits for several streams may have moved to one asked before */
+    c->has_moved = false;
+    for (cla_host_waiting *w = c->waitings; w; w = w->next)
+      if (ask(c, w, &chain)) any = true;
+  } while (c->has_moved);
+  cla_host_waiting *gone = reap(c);
   cla__unlock(&c->lock);
+  waitings_free(gone);
   release_chain(c, chain);
   return any;
 }
@@ -432,7 +443,7 @@ static cla_host_block *shared_alloc(cla_host *c, size_t size, size_t nbytes) {
   return b;
 }
 
-static cla_status slow_alloc(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
+static cla_status grow(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
   cla_error_memo before;
   cla__error_keep(&before);
   if (cla__host_process(c) && (*out = shared_alloc(c, size, nbytes)) != NULL) return CLA_OK;
@@ -445,6 +456,21 @@ static cla_status slow_alloc(cla_host *c, size_t size, size_t nbytes, cla_host_b
   return status;
 }
 
+static __attribute__((noinline)) cla_status slow_alloc(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
+  atomic_fetch_add(&c->refs, 1); /* a hook may close the cache */
+  cla_status status = grow(c, size, nbytes, out);
+  cla__host_unref(c);
+  return status;
+}
+
+/* Rounding takes no request over what the device gives in one buffer. */
+static size_t block_size(const cla_host *c, size_t nbytes) {
+  size_t size = cla__host_round(&c->options, nbytes), most = c->device->info.max_alloc;
+  if (size <= most || nbytes > most) return size;
+  size = (nbytes + CLA_HOST_LEAST - 1) / CLA_HOST_LEAST * CLA_HOST_LEAST;
+  return size <= most ? size : nbytes;
+}
+
 cla_status cla_host_alloc(cla_host *c, size_t nbytes, void **memory, void **context) {
   cla_status status = CLA_OK;
   if (!c) {
@@ -454,7 +480,7 @@ cla_status cla_host_alloc(cla_host *c, size_t nbytes, void **memory, void **cont
   status = check_open(c);
   if (status) return status;
   if (!memory || !context) return cla__error(CLA_E_INVALID, "host_alloc: no place for the address or the context");
-  size_t size = cla__host_round(&c->options, nbytes);
+  size_t size = block_size(c, nbytes);
   if (!size) return cla__error(CLA_E_TOO_LARGE, "%zu bytes of host memory asked: more than can be addressed", nbytes);
   cla_magazine *m = is_small(size) ? cla__magazine_of(c) : NULL;
   cla_host_block *b = m ? quick_alloc(m, size, nbytes) : NULL;
@@ -547,6 +573,15 @@ static cla_status add_use(cla_host *c, cla_host_block *b, cla_stream *s, uint64_
   return CLA_OK;
 }
 
+/* Whether a stream's commands can be waited for here. A stream of another device is refused: the cache would have to keep
+ * that device, and two caches each other's. */
+static cla_status check_stream(cla_host *c, const cla_stream *s) {
+  if (atomic_load(&c->is_closed)) return cla__error(CLA_E_CLOSED, "the cache of this pinned allocation is closed");
+  if (s->device == c->device) return CLA_OK;
+  return cla__error(CLA_E_INVALID, "the stream belongs to %s, the pinned allocation to %s", s->device->info.name,
+                    c->device->info.name);
+}
+
 cla_host_block *cla__host_block_at(const void *address) {
   cla_range *r = cla__map_find(address);
   return r && r->record == record_range ? r->owner : NULL;
@@ -563,13 +598,30 @@ cla_status cla_host_record(const void *address, void *context, cla_stream *s) {
   uint64_t generation = atomic_load_explicit(&b->generation, memory_order_acquire), ticket = 0;
   if (generation % 2 == 0) return cla__error(CLA_E_FREED, "the pinned allocation is freed");
   cla_host *c = b->cache;
-  if (atomic_load(&c->is_closed)) return cla__error(CLA_E_CLOSED, "the cache of this pinned allocation is closed");
-  status = c->hooks.record(c->hooks.arg, s, &ticket);
+  status = check_stream(c, s);
+  if (!status) status = c->hooks.record(c->hooks.arg, s, &ticket);
   if (status) return status;
   cla_host_waiting *gone = NULL;
   cla__lock(&c->lock);
   if (atomic_load(&b->generation) != generation) status = cla__error(CLA_E_FREED, "the pinned allocation is freed");
   else status = add_use(c, b, s, ticket, &gone);
+  cla__unlock(&c->lock);
+  waitings_free(gone);
+  return status;
+}
+
+cla_status cla__host_expect(void *context, cla_stream *s) {
+  bool was_issued = false;
+  cla_host_block *b = cla__host_block_of(context, &was_issued);
+  if (!b) return unknown(was_issued);
+  uint64_t generation = atomic_load_explicit(&b->generation, memory_order_acquire);
+  cla_host *c = b->cache;
+  cla_status status = check_stream(c, s);
+  if (status) return status;
+  cla_host_waiting *gone = NULL;
+  cla__lock(&c->lock);
+  if (atomic_load(&b->generation) != generation) status = unknown(true);
+  else status = add_use(c, b, s, 0, &gone);
   cla__unlock(&c->lock);
   waitings_free(gone);
   return status;
@@ -595,31 +647,42 @@ static size_t give_back_bins(cla_host *c) {
   return freed;
 }
 
-cla_status cla_host_trim(cla_host *c, size_t *freed) {
+/* The cache for a call that runs hooks, which may close it; cla__host_unref when the call is over. */
+static cla_status enter(cla_host *c) {
   cla_status status = check_open(c);
+  if (!status) atomic_fetch_add(&c->refs, 1);
+  return status;
+}
+
+cla_status cla_host_trim(cla_host *c, size_t *freed) {
+  cla_status status = enter(c);
   if (status) return status;
   cla__host_process(c);
   size_t bytes = give_back_bins(c);
   if (freed) *freed = bytes;
+  cla__host_unref(c);
   return CLA_OK;
 }
 
 cla_status cla_host_process_events(cla_host *c) {
-  cla_status status = check_open(c);
-  if (!status) cla__host_process(c);
-  return status;
+  cla_status status = enter(c);
+  if (status) return status;
+  cla__host_process(c);
+  cla__host_unref(c);
+  return CLA_OK;
 }
 
 cla_status cla_host_process_events_for_size(cla_host *c, size_t nbytes) {
-  cla_status status = check_open(c);
+  cla_status status = enter(c);
   if (status) return status;
-  size_t size = cla__host_round(&c->options, nbytes);
+  size_t size = block_size(c, nbytes);
   cla_host_block *chain = NULL;
   cla__lock(&c->lock);
   for (cla_host_waiting *w = c->waitings; w && size && !c->bins[cla__host_class(size)].count; w = w->next)
     ask(c, w, &chain);
   cla__unlock(&c->lock);
   release_chain(c, chain);
+  cla__host_unref(c);
   return CLA_OK;
 }
 
@@ -633,7 +696,6 @@ typedef struct leftover {
 static void finish_waiting(cla_host *c, cla_host_waiting *w) {
   cla_host_block *chain = NULL;
   cla__lock(&c->lock);
-  w->is_done = true;
   collect(c, w, UINT64_MAX, &chain);
   cla__unlock(&c->lock);
   release_chain(c, chain);

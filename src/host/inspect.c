@@ -53,9 +53,9 @@ cla_status cla_host_reset_peaks(cla_host *c) {
 cla_status cla_host_set_limits(cla_host *c, size_t max_cached, size_t max_block) {
   cla_status status = lock_open(c);
   if (status) return status;
+  bool over = (uint64_t)c->share.cached_bytes > max_cached || max_block < c->options.max_block;
   c->options.max_cached = max_cached;
   c->options.max_block = max_block;
-  bool over = c->share.cached_bytes > (int64_t)max_cached || max_block < CLA_HOST_LEAST;
   unlock(c);
   return over ? cla_host_trim(c, NULL) : CLA_OK;
 }

@@ -17,6 +17,7 @@
  * the name. */
 extern const char CLA_LUA_DEVICE[], CLA_LUA_STREAM[], CLA_LUA_EVENT[], CLA_LUA_GATE[], CLA_LUA_POOL[];
 extern const char CLA_LUA_BUFFER[], CLA_LUA_MAP[], CLA_LUA_PROGRAM[], CLA_LUA_KERNEL[], CLA_LUA_GUARD[];
+extern const char CLA_LUA_HOST[], CLA_LUA_HOST_BUFFER[];
 
 /* ---- world.c: one per Lua state ---- */
 
@@ -39,6 +40,8 @@ lua_world *cla_lua_world(lua_State *L);
  * cla_lua_shrank. */
 void cla_lua_grew(lua_State *L, lua_world *w, const cla_pool *p, size_t nbytes);
 void cla_lua_shrank(lua_world *w, size_t nbytes);
+/* The same for memory that is limited by `limit` bytes in place of a pool's. */
+void cla_lua_grew_within(lua_State *L, lua_world *w, size_t limit, size_t nbytes);
 /* A full collection, unless one is running or the collector is stopped (then false): the reclaim step of an allocation
  * that found no memory. */
 bool cla_lua_collect(lua_State *L, lua_world *w);
@@ -155,6 +158,30 @@ typedef struct lua_map {
   bool readable, writable;
 } lua_map; /* user value 1: the buffer */
 
+/* A cache of pinned memory held by this state: by its objects and by what was allocated from it. */
+typedef struct lua_cache {
+  cla_host *host;          /* the device's own, borrowed, or the script's; NULL: closed */
+  lua_share *share;        /* counted */
+  struct lua_hooks *hooks; /* given from Lua, counted; or NULL */
+  bool is_own;             /* the script's: it is closed with its last holder at the latest */
+  size_t count;
+} lua_cache;
+typedef struct lua_host {
+  lua_cache *cache; /* NULL: closed */
+} lua_host;         /* user value 1: the hooks, or nil */
+
+/* A pinned allocation, or a view of one. Views are stale when the allocation is freed. */
+typedef struct lua_host_buffer {
+  lua_cache *cache; /* NULL: closed */
+  void *context;    /* of the allocation */
+  void *memory;     /* first byte of the view */
+  size_t offset;    /* of the view in the allocation */
+  size_t nbytes;    /* of the view */
+  size_t size;      /* bytes set aside for the allocation */
+  bool is_pinned;
+  bool is_view;
+} lua_host_buffer; /* user values: the hooks, or nil; the object a view was made from, or nil */
+
 /* Checks: raise for another type and for a closed object ("attempt to use a closed buffer"). */
 lua_device *cla_lua_checkdevice(lua_State *L, int arg);
 lua_stream *cla_lua_checkstream(lua_State *L, int arg);
@@ -162,6 +189,8 @@ lua_event *cla_lua_checkevent(lua_State *L, int arg);
 lua_gate *cla_lua_checkgate(lua_State *L, int arg);
 lua_pool *cla_lua_checkpool(lua_State *L, int arg);
 lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg); /* the allocation may be freed: the core says so at use */
+
+lua_host_buffer *cla_lua_checkhostbuffer(lua_State *L, int arg); /* and for memory that is freed */
 
 void cla_lua_pushdevice(lua_State *L, cla_device *d);               /* retains */
 void cla_lua_pushshared(lua_State *L, lua_share *share);            /* another handle of the same share */
@@ -196,12 +225,50 @@ typedef struct lua_command {
  * order.stream defaults to the current stream. order.blocking = !async; order.out = &c->out when async. order.wait
  * points into c: c must not move. */
 void cla_lua_command(lua_State *L, int index, cla_device *d, lua_command *c);
+/* The same for a command that is always asynchronous, and has no option `async`. */
+void cla_lua_command_async(lua_State *L, int index, cla_device *d, lua_command *c);
 /* The stream on top of the stack, given as an option at `index`: open, and of device d or (NULL: none) `other`. */
 cla_stream *cla_lua_topstream(lua_State *L, int index, cla_device *d, cla_device *other);
 /* The value of `wait` at index, for a command on c->order.stream, which is of device d. */
 void cla_lua_waits(lua_State *L, int index, cla_device *d, cla_stream *s, lua_command *c);
 /* The same for a copy: stream and events may be of either device. */
 void cla_lua_command_between(lua_State *L, int index, cla_device *to, cla_device *from, lua_command *c);
+
+/* ---- host.c, host_hooks.c: caches of pinned memory ---- */
+
+void cla_lua_drophost(lua_State *L, int device); /* closes the handle dev.host of the device at this index */
+
+lua_cache *cla_lua_newcache(lua_State *L,
+                            lua_share *share); /* count 1, without a cache yet; raises without host memory */
+void cla_lua_uncache(lua_cache *cache);        /* NULL is ignored; the last holder closes it */
+
+/* Around every call of the core that may run the cache's hooks. They are Lua functions of one state: they run only
+ * between enter and leave, on that thread, in protected mode; so between the two nothing may raise. */
+typedef struct lua_entry {
+  struct lua_entry *outer;
+  struct lua_hooks *hooks; /* NULL: the cache has none from Lua */
+  lua_State *L;
+  int table;       /* stack index of the hooks' functions; 0: not to be called */
+  bool is_running; /* one of them is being called */
+  bool has_failed;
+  char fault[256]; /* the first error of a hook that could not stop what it was called for */
+} lua_entry;
+/* `object`: stack index of the cache or buffer whose user value 1 has the hooks. */
+void cla_lua_enter(lua_State *L, lua_entry *e, struct lua_hooks *hooks, int object);
+void cla_lua_leave(lua_State *L, lua_entry *e); /* raises what has failed */
+/* Reads the table of hooks on top of the stack and leaves its functions there in place of it. */
+struct lua_hooks *cla_lua_newhooks(lua_State *L, int arg, cla_device *d, cla_host_kind kind, cla_host_hooks *out);
+void cla_lua_unhooks(struct lua_hooks *hooks);
+uint64_t cla_lua_missed(const struct lua_hooks *hooks); /* calls left out because Lua could not be called */
+/* The hooks of a cache if they are of this state: their functions, or nil, are pushed. */
+struct lua_hooks *cla_lua_pushhooks(lua_State *L, const cla_host *host);
+
+/* host_buffer.c: the view for cl.resolve and its offset; false: the address is in no pinned allocation. */
+bool cla_lua_resolve_host(lua_State *L, const void *address, cla_status *status);
+/* host_copy.c: buf:copy(h), h:copy(buf), h:copy(h) */
+int cla_lua_host_copy(lua_State *L);
+int cla_lua_buffer_write_async(lua_State *L);
+int cla_lua_buffer_read_async(lua_State *L);
 
 /* ---- One open function a file, called by module.c ---- */
 
@@ -216,18 +283,23 @@ void cla_lua_open_map(lua_State *L);
 void cla_lua_open_program(lua_State *L); /* registers CLA_LUA_PROGRAM */
 void cla_lua_open_kernel(lua_State *L);  /* registers CLA_LUA_KERNEL */
 void cla_lua_open_guard(lua_State *L);
+void cla_lua_open_host(lua_State *L);
+void cla_lua_open_host_buffer(lua_State *L);
 
 /* Methods of the device object that other files define. */
-int cla_lua_device_program(lua_State *L);  /* program.c: dev:program(src [, opts]) */
-int cla_lua_device_pool(lua_State *L);     /* pool.c: dev:pool([opts]) */
-int cla_lua_device_alloc(lua_State *L);    /* buffer.c: dev:alloc(nbytes [, opts]) */
-int cla_lua_pool_alloc(lua_State *L);      /* buffer.c: pool:alloc(nbytes [, stream or opts]) */
-int cla_lua_device_stream(lua_State *L);   /* stream.c */
-int cla_lua_device_gate(lua_State *L);     /* gate.c */
-int cla_lua_localmem(lua_State *L);        /* kernel.c: cl.localmem(nbytes) */
-int cla_lua_buffer_map(lua_State *L);      /* map.c: buf:map(mode [, offset [, n]]) */
-int cla_lua_device_complete(lua_State *L); /* sim.c: dev:complete(stream [, n]) */
-int cla_lua_debug_table(lua_State *L);     /* debug.c: pushes the table cl.debug */
+int cla_lua_device_program(lua_State *L);    /* program.c: dev:program(src [, opts]) */
+int cla_lua_device_pool(lua_State *L);       /* pool.c: dev:pool([opts]) */
+int cla_lua_device_alloc(lua_State *L);      /* buffer.c: dev:alloc(nbytes [, opts]) */
+int cla_lua_pool_alloc(lua_State *L);        /* buffer.c: pool:alloc(nbytes [, stream or opts]) */
+int cla_lua_device_stream(lua_State *L);     /* stream.c */
+int cla_lua_device_gate(lua_State *L);       /* gate.c */
+int cla_lua_localmem(lua_State *L);          /* kernel.c: cl.localmem(nbytes) */
+int cla_lua_buffer_map(lua_State *L);        /* map.c: buf:map(mode [, offset [, n]]) */
+int cla_lua_device_host(lua_State *L);       /* host.c: dev.host, a property */
+int cla_lua_device_host_cache(lua_State *L); /* host.c: dev:host_cache([opts]) */
+int cla_lua_host_alloc(lua_State *L);        /* host_buffer.c: host:alloc(nbytes) */
+int cla_lua_device_complete(lua_State *L);   /* sim.c: dev:complete(stream [, n]) */
+int cla_lua_debug_table(lua_State *L);       /* debug.c: pushes the table cl.debug */
 
 /* Functions of the module. */
 int cla_lua_device(lua_State *L);   /* device.c: cl.device([selector]) */

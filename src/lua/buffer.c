@@ -316,6 +316,7 @@ static size_t rest(size_t offset, size_t size) { return offset < size ? size - o
 
 static int buffer_copy(lua_State *L) {
   static const char *const known[] = {"offset", "source_offset", "size", "stream", "wait", "async", NULL};
+  if (cla_lua_test(L, 2, CLA_LUA_HOST_BUFFER)) return cla_lua_host_copy(L);
   const lua_buffer *to = check_live(L, 1), *from = check_live(L, 2);
   size_t offset = 0, source_offset = 0;
   cla_lua_checkfields(L, 3, known);
@@ -354,18 +355,21 @@ static const void *check_address(lua_State *L, int arg) {
 }
 
 int cla_lua_owns(lua_State *L) {
-  lua_pushboolean(L, cla_owns(check_address(L, 1)));
+  const void *address = check_address(L, 1);
+  cla_host_info info;
+  lua_pushboolean(L, cla_owns(address) || !cla_host_resolve(address, &info));
   return 1;
 }
 
 int cla_lua_resolve(lua_State *L) {
   const void *address = check_address(L, 1);
+  cla_status status = cla__alive();
+  if (!status && cla_lua_resolve_host(L, address, &status)) return status ? cla_lua_pushfail(L, status) : 2;
   lua_buffer *b = push_closed(L, 0);
   lua_share *share = cla_lua_share(L, NULL);
   b->share = share;
   cla_buffer found;
   size_t offset;
-  cla_status status = cla__alive();
   if (!status) status = cla__handle_of(address, &b->handle, &offset);
   if (!status) status = cla_resolve(address, &found);
   if (!status) status = cla__handle_check(&b->handle);
@@ -441,9 +445,17 @@ static int buffer_tostring(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"write", buffer_write},   {"read", buffer_read},   {"fill", buffer_fill},
-                                   {"copy", buffer_copy},     {"view", buffer_view},   {"map", cla_lua_buffer_map},
-                                   {"record", buffer_record}, {"close", buffer_close}, {NULL, NULL}};
+static const luaL_Reg methods[] = {{"write", buffer_write},
+                                   {"read", buffer_read},
+                                   {"fill", buffer_fill},
+                                   {"copy", buffer_copy},
+                                   {"write_async", cla_lua_buffer_write_async},
+                                   {"read_async", cla_lua_buffer_read_async},
+                                   {"view", buffer_view},
+                                   {"map", cla_lua_buffer_map},
+                                   {"record", buffer_record},
+                                   {"close", buffer_close},
+                                   {NULL, NULL}};
 
 static const luaL_Reg properties[] = {{"size", get_size},         {"address", get_address},
                                       {"reserved", get_reserved}, {"offset", get_offset},

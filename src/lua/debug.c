@@ -89,9 +89,12 @@ static int debug_types(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg functions[] = {{"fail", debug_fail},   {"armed", debug_armed},
-                                     {"calls", debug_calls}, {"calls_reset", debug_calls_reset},
-                                     {"live", debug_live},   {"types", debug_types},
+static const luaL_Reg functions[] = {{"fail", debug_fail},
+                                     {"armed", debug_armed},
+                                     {"calls", debug_calls},
+                                     {"calls_reset", debug_calls_reset},
+                                     {"live", debug_live},
+                                     {"types", debug_types},
                                      {NULL, NULL}};
 
 int cla_lua_debug_table(lua_State *L) {

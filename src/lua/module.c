@@ -53,6 +53,8 @@ int luaopen_clalloc_core(lua_State *L) {
   cla_lua_open_buffer(L);
   cla_lua_open_map(L);
   cla_lua_open_guard(L);
+  cla_lua_open_host(L);
+  cla_lua_open_host_buffer(L);
   cla_lua_open_program(L);
   cla_lua_open_kernel(L);
   luaL_newlib(L, functions);

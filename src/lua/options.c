@@ -113,16 +113,16 @@ static cla_stream *current_stream(lua_State *L, const parties *p) {
   return source != cla_device_stream(p->other) ? source : s;
 }
 
-static void read_command(lua_State *L, int index, const parties *p, lua_command *c) {
+static void read_command(lua_State *L, int index, const parties *p, bool async, lua_command *c) {
   cla_stream *s = NULL;
-  c->async = false;
+  c->async = async;
   c->out = NULL;
   c->order = (cla_order){0};
   bool has_options = !lua_isnoneornil(L, index);
   if (has_options) {
     luaL_checktype(L, index, LUA_TTABLE);
     s = read_stream(L, index, p);
-    c->async = cla_lua_fieldbool(L, index, "async", false);
+    if (!async) c->async = cla_lua_fieldbool(L, index, "async", false);
   }
   c->order.stream = s ? s : current_stream(L, p);
   c->order.blocking = !c->async;
@@ -135,10 +135,15 @@ static void read_command(lua_State *L, int index, const parties *p, lua_command 
 
 void cla_lua_command(lua_State *L, int index, cla_device *d, lua_command *c) {
   const parties p = {.own = d};
-  read_command(L, index, &p, c);
+  read_command(L, index, &p, false, c);
+}
+
+void cla_lua_command_async(lua_State *L, int index, cla_device *d, lua_command *c) {
+  const parties p = {.own = d};
+  read_command(L, index, &p, true, c);
 }
 
 void cla_lua_command_between(lua_State *L, int index, cla_device *to, cla_device *from, lua_command *c) {
   const parties p = {.own = to, .other = from};
-  read_command(L, index, &p, c);
+  read_command(L, index, &p, false, c);
 }

@@ -292,9 +292,9 @@ static int pool_tostring(lua_State *L) {
   cla_lua_pushbytes(L, stats.active_bytes);
   cla_lua_pushbytes(L, stats.reserved_bytes);
   cla_lua_pushbytes(L, stats.limit);
-  lua_pushfstring(L, "pool (%s, %I segment%s, %s active of %s reserved, limit %s)",
-                  cla_pool_policy(object->pool)->name, (LUAI_UACINT)stats.segments, stats.segments == 1 ? "" : "s",
-                  lua_tostring(L, -3), lua_tostring(L, -2), lua_tostring(L, -1));
+  lua_pushfstring(L, "pool (%s, %I segment%s, %s active of %s reserved, limit %s)", cla_pool_policy(object->pool)->name,
+                  (LUAI_UACINT)stats.segments, stats.segments == 1 ? "" : "s", lua_tostring(L, -3), lua_tostring(L, -2),
+                  lua_tostring(L, -1));
   return 1;
 }
 

@@ -51,15 +51,20 @@ bool cla_lua_collect(lua_State *L, lua_world *w) {
   return result == 0;
 }
 
-static __attribute__((noinline)) void press(lua_State *L, lua_world *w, const cla_pool *p, size_t nbytes) {
-  size_t cap = p->limit / 4;
+static __attribute__((noinline)) void press(lua_State *L, lua_world *w, size_t limit, size_t nbytes) {
+  size_t cap = limit / 4;
   if (cap < LEAST_GROWTH) cap = LEAST_GROWTH;
   if (w->grown > cap && cla_lua_collect(L, w)) w->grown = nbytes;
 }
 
 void cla_lua_grew(lua_State *L, lua_world *w, const cla_pool *p, size_t nbytes) {
   w->grown = nbytes > SIZE_MAX - w->grown ? SIZE_MAX : w->grown + nbytes;
-  if (w->grown > LEAST_GROWTH) press(L, w, p, nbytes);
+  if (w->grown > LEAST_GROWTH) press(L, w, p->limit, nbytes);
+}
+
+void cla_lua_grew_within(lua_State *L, lua_world *w, size_t limit, size_t nbytes) {
+  w->grown = nbytes > SIZE_MAX - w->grown ? SIZE_MAX : w->grown + nbytes;
+  if (w->grown > LEAST_GROWTH) press(L, w, limit, nbytes);
 }
 
 void cla_lua_shrank(lua_world *w, size_t nbytes) { w->grown = nbytes < w->grown ? w->grown - nbytes : 0; }

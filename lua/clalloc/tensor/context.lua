@@ -5,12 +5,14 @@
 -- @module clalloc.tensor.context
 
 local core = require "clalloc.core"
+local current = require "clalloc.tensor.current"
 local fault = require "clalloc.tensor.fault"
 
 local context = {}
 
 local contexts = {}
 local last = {}
+local default = false -- the context that is current without a guard, once known
 
 --- The context of a device.
 function context.of(device)
@@ -24,6 +26,7 @@ function context.of(device)
   local one = {
     device = device,
     default_stream = device.default_stream,
+    default_id = device.default_stream.id,
     is_cpu = device.type == "cpu",
     units = device.compute_units,
     has_fp64 = device.has_fp64,
@@ -38,14 +41,18 @@ end
 
 --- The current device's context.
 function context.current()
-  local device = core.current()
-  return context.of(device)
+  if default and not current.is_guarded then return default end
+  local own = context.of((core.current()))
+  if not current.is_guarded then default = own end
+  return own
 end
 
 --- The stream on which a command of this context runs now.
 function context.stream(self)
+  if not current.is_guarded then return self.default_stream, self.default_id end
   local device, stream = core.current()
-  return device == self.device and stream or self.default_stream
+  if device ~= self.device then stream = self.default_stream end
+  return stream, stream.id
 end
 
 local function build(self, name, source, options)
@@ -55,22 +62,38 @@ local function build(self, name, source, options)
   return program
 end
 
---- The kernel of a key, built from `make()` when it is new.
+local function step(level, key)
+  local next_level = level[key]
+  if not next_level then
+    next_level = {}
+    level[key] = next_level
+  end
+  return next_level
+end
+
+--- A kernel, by three keys; built when it is new.
 -- @tparam table self
--- @tparam string key equal keys mean equal sources
--- @tparam string name of the operation, for messages
--- @tparam function make returns the source, which has one kernel, `run`, and the compiler's options
-function context.kernel(self, key, name, make)
-  local kernel = self.kernels[key]
+-- @param form
+-- @param kind
+-- @tparam string layout
+-- @tparam string what the operation, for messages
+-- @tparam function make called with the context and `...`, returns the source, which has one kernel, `run`, and the
+-- compiler's options
+-- @treturn table `run`, the kernel; `args`, a table to call it with, kept from one launch to the next
+function context.kernel(self, form, kind, layout, what, make, ...)
+  local level = self.kernels[form]
+  level = level and level[kind]
+  local kernel = level and level[layout]
   if kernel then return kernel end
-  kernel = build(self, name, make()).run
-  self.kernels[key] = kernel
+  kernel = { run = build(self, what, make(self, ...)).run, args = false }
+  step(step(self.kernels, form), kind)[layout] = kernel
   return kernel
 end
 
 --- Lets go of every device and kernel; they are found and built again when needed.
 function context.forget()
-  contexts, last = {}, {}
+  for _, own in ipairs(contexts) do own.kernels = {} end
+  contexts, last, default = {}, {}, false
 end
 
 return context

@@ -28,8 +28,8 @@ function create.room(what, list, name)
   return Tensor.over(what, Tensor.room(what, own, kind, sizes, count))
 end
 
---- A tensor of nested tables of numbers or booleans, or of one number. Without a dtype: f32; u8 when all are booleans; i64 when
--- all are integers and f32 cannot hold one of them.
+--- A tensor of nested tables of numbers or booleans, or of one number. Without a dtype: f32; u8 when all are booleans;
+-- i64 when all are integers and f32 cannot hold one of them.
 -- @tparam table|number|boolean source
 -- @tparam[opt] string name of the dtype
 -- @treturn tensor
@@ -95,8 +95,8 @@ function create.arange(first, last, step, name)
   return out
 end
 
---- A tensor over a buffer: no copy. Writes to either are seen in the other, so expressions over it are computed at once. Closing it does not
--- close the buffer; closing the buffer makes it unusable. Tables are taken as by `tensor`.
+--- A tensor over a buffer: no copy. Writes to either are seen in the other, so expressions over it are computed at
+-- once. Closing it does not close the buffer; closing the buffer makes it unusable. Tables are taken as by `tensor`.
 -- @tparam buffer buffer or a view of one, beginning at a multiple of the element's size
 -- @tparam[opt] {integer,...} list of sizes; otherwise one dimension, as many as there are
 -- @tparam[opt="f32"] string name of the dtype

@@ -63,7 +63,7 @@ end
 
 --- Raises when an integer kind cannot hold the number; returns what to store.
 function dtype.fit(what, kind, value)
-  if kind.is_float then return value + 0.0 end
+  if kind.is_float then return value * 1.0 end -- keeps -0.0
   local n = math.tointeger(value)
   if not n then fault("%s: %s is not an integer, as %s needs", what, tostring(value), kind.name) end
   if n < kind.lowest or n > kind.highest then
@@ -72,8 +72,8 @@ function dtype.fit(what, kind, value)
   return n
 end
 
---- OpenCL C that converts `text` from one kind to another: floats to integers saturate towards zero (NaN gives 0), integers
--- wrap.
+--- OpenCL C that converts `text` from one kind to another: floats to integers saturate towards zero (NaN gives 0),
+-- integers wrap.
 function dtype.convert(from, to, text)
   if from == to then return text end
   if from.is_float and not to.is_float then return ("convert_%s_sat(%s)"):format(to.c, text) end

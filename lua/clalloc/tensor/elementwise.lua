@@ -1,9 +1,9 @@
 --- Elementwise operations: arithmetic, functions, comparisons, and their in-place forms.
 --
--- Operands broadcast: shapes are aligned at the last dimension, and a size of 1 repeats. A number may stand on either side of an
--- operator. Kinds mix as `dtype.common` says; a Lua float among integers gives f32, so does division. Functions such as
--- `exp` give f32 for integers. Forms with a trailing underscore change the tensor they are called on, keep its shape and kind,
--- and return it.
+-- Operands broadcast: shapes are aligned at the last dimension, and a size of 1 repeats. A number may stand on either
+-- side of an operator. Kinds mix as `dtype.common` says; a Lua float among integers gives f32, so does division.
+-- Functions such as `exp` give f32 for integers. Forms with a trailing underscore change the tensor they are called on,
+-- keep its shape and kind, and return it.
 --
 -- @classmod tensor
 
@@ -27,9 +27,6 @@ local function number(what, kind, value)
   return { value = dtype.fit(what, kind, value), kind = kind }
 end
 
-local function check_operand(what, value)
-  if type(value) ~= "number" then Tensor.check(what, value) end
-end
 
 local function check_devices(what, a, b)
   local one, other = Tensor.context(a), Tensor.context(b)
@@ -56,6 +53,7 @@ local function of_tensors(what, op, kind_of, a, b)
   local operand = dtype.common(a.kind, b.kind)
   local x, y = parts(what, a, b)
   local kind, meet = kind_of(operand)
+  if x.storage and y.storage then return expression.node_of_views(op, kind, meet, x, y), sizes end
   return expression.node(op, kind, meet, x, y), sizes
 end
 
@@ -71,16 +69,21 @@ local function with_number(what, op, kind_of, a, b)
 end
 
 local function binary_node(what, op, kind_of, a, b)
-  check_operand(what, a)
-  check_operand(what, b)
-  if type(a) == "number" or type(b) == "number" then return with_number(what, op, kind_of, a, b) end
+  if type(b) == "number" then
+    Tensor.check(what, a)
+    return with_number(what, op, kind_of, a, b)
+  end
+  Tensor.check(what, b)
+  if type(a) == "number" then return with_number(what, op, kind_of, a, b) end
+  Tensor.check(what, a)
   return of_tensors(what, op, kind_of, a, b)
 end
 
 local function binary(what, op, kind_of)
   return function(a, b)
     local node, sizes = binary_node(what, op, kind_of, a, b)
-    return Tensor.later(what, node, sizes, shape.count(what, sizes))
+    local leaf = node.leaves[1]
+    return Tensor.later(what, node, sizes, sizes == leaf.sizes and leaf.count or shape.count(what, sizes), a, b)
   end
 end
 
@@ -95,7 +98,7 @@ end
 local function unary(what, op, kind_of)
   return function(a)
     local node = unary_node(what, op, kind_of, a)
-    return Tensor.later(what, node, a.sizes, a.count)
+    return Tensor.later(what, node, a.sizes, a.count, a)
   end
 end
 
@@ -156,6 +159,7 @@ local function binary_in_place(what, op, kind_of)
     local node, sizes = binary_node(what, op, kind_of, a, b)
     check_fits(what, sizes, view.sizes)
     elementwise.store(what, view, node)
+    Tensor.taken(b)
     return a
   end
 end
@@ -239,8 +243,8 @@ end
 --- Sets every element to 0.
 function methods:zero() return self:fill(0) end
 
---- Copies the elements of another tensor, or of nested tables, of a shape that broadcasts to this one's; converts their kind.
--- Between devices the shapes must be equal.
+--- Copies the elements of another tensor, or of nested tables, of a shape that broadcasts to this one's; converts their
+-- kind. Between devices the shapes must be equal.
 -- @tparam tensor|table source
 -- @treturn tensor self
 function methods:copy(source)
@@ -256,6 +260,7 @@ function methods:copy(source)
     return self:copy(here)
   end
   elementwise.store("copy", view, elementwise.cast("copy", source, source.kind))
+  Tensor.taken(source)
   return self
 end
 
@@ -281,8 +286,8 @@ local function code_node(what, self, others, text)
   return expression.node(ops.code(statement(what, text), names), self.kind, nil, table.unpack(list))
 end
 
---- Replaces every element `x` by what a text in OpenCL C says: `t:apply "sqrt(x) + 3.5"`, or statements that assign it, `t:apply
--- "if (x < 0) x = 0;"`. `x` has the tensor's kind; the text is compiled once.
+--- Replaces every element `x` by what a text in OpenCL C says: `t:apply "sqrt(x) + 3.5"`, or statements that assign it,
+-- `t:apply "if (x < 0) x = 0;"`. `x` has the tensor's kind; the text is compiled once.
 -- @tparam string text
 -- @treturn tensor self
 function methods:apply(text)
@@ -291,7 +296,8 @@ function methods:apply(text)
   return self
 end
 
---- The same with further tensors, which broadcast to this one: `t:map(other, "2 * x + y")`; the next are `z`, `w`, `u`, `v`.
+--- The same with further tensors, which broadcast to this one: `t:map(other, "2 * x + y")`; the next are `z`, `w`, `u`,
+-- `v`.
 -- @tparam tensor ... up to five, then the text
 -- @treturn tensor self
 function methods:map(...)

@@ -1,8 +1,8 @@
 --- Queries and indexing: `t:size()`, `#t`, `t[i]`, `t[{i, j}]`.
 --
--- Indices count from 1. An index that names one element gives or sets a number, and waits for the device each time: for many elements,
--- `totable` and `copy` are the fast way. Any other index gives a view, or sets its elements from a number, a table or
--- a tensor.
+-- Indices count from 1. An index that names one element gives or sets a number, and waits for the device each time: for
+-- many elements, `totable` and `copy` are the fast way. Any other index gives a view, or sets its elements from a
+-- number, a table or a tensor.
 --
 -- @classmod tensor
 
@@ -51,8 +51,8 @@ end
 --- The device the elements are on.
 function methods:device() return Tensor.context(Tensor.check("device", self)).device end
 
---- The buffer that holds the elements, for kernels of one's own, and where the first one is in it, in bytes. Once given out, expressions
--- over this memory are computed at once, since others may write to it.
+--- The buffer that holds the elements, for kernels of one's own, and where the first one is in it, in bytes. Once given
+-- out, expressions over this memory are computed at once, since others may write to it.
 -- @treturn buffer
 -- @treturn integer
 function methods:buffer()
@@ -115,12 +115,12 @@ end
 local function index_list(self, key)
   if type(key) == "table" and getmetatable(key) == nil then return key end
   if type(key) ~= "number" then fault("index: an integer or a list expected, got %s", type(key)) end
-  if #self.sizes == 0 then fault("index: a tensor without dimensions has no element %s; `item` gives its value", key) end
+  if #self.sizes == 0 then fault("index: a tensor without dimensions has no element %s: use item()", key) end
   return { key }
 end
 
---- `t[i]`, `t[{i, j}]`, `t[{{first, last}, {}, i}]`: a number where every dimension is given one, else a view. `{}` stands for
--- all of a dimension. Strings are methods.
+--- `t[i]`, `t[{i, j}]`, `t[{{first, last}, {}, i}]`: a number where every dimension is given one, else a view. `{}`
+-- stands for all of a dimension. Strings are methods.
 function meta.__index(self, key)
   if type(key) == "string" then return methods[key] end
   local of = Tensor.need("index", self)

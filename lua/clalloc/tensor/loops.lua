@@ -1,8 +1,8 @@
 --- Kernels over layouts: their source, and their launch.
 --
 -- Every kernel here walks with LOOP. On a CPU an item of work takes a run of neighbours, which the compiler turns into
--- vector instructions; on other devices neighbours go to neighbouring items. Operands come as the whole buffer and the place of their first element, so
--- a view may begin anywhere.
+-- vector instructions; on other devices neighbours go to neighbouring items. Operands come as the whole buffer and the
+-- place of their first element, so a view may begin anywhere.
 --
 -- @module clalloc.tensor.loops
 
@@ -42,44 +42,50 @@ local STEPS = [[
 --- What comes before the kernel.
 -- @treturn string source
 -- @treturn string options for the compiler
-function loops.head(own, flat, walk)
-  local has_double = own.has_fp64
+function loops.head(own, node, walk)
   local parts = {
-    has_double and "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" or "", HEAD,
-    ("#define INDEX %s\n"):format(walk.index), own.is_cpu and RUNS or STEPS, expression.prelude(flat),
+    own.has_fp64 and "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" or "", HEAD,
+    ("#define INDEX %s\n"):format(walk.index), own.is_cpu and RUNS or STEPS, expression.prelude(node.form),
   }
-  local options = expression.uses(flat, dtype.f64) and "" or "-cl-single-precision-constant"
-  return table.concat(parts), options
+  return table.concat(parts), node.form.is_double and "" or "-cl-single-precision-constant"
 end
 
 --- Appends the parameters of an operand: data, place of the first element, strides where they are not known.
 function loops.declare(params, name, kind, walk, k, is_const)
   params[#params + 1] = ("global %s%s *%s_data"):format(is_const and "const " or "", kind.c, name)
-  params[#params + 1] = ("INDEX %s_start"):format(name)
-  if walk.classes[k] == "s" then params[#params + 1] = ("INDEX %s_stride"):format(name) end
-  for d = 1, #walk.outer do params[#params + 1] = ("INDEX %s_%d"):format(name, d) end
+  params[#params + 1] = ("%s %s_start"):format(walk.index, name)
+  if walk.classes[k] == "s" then params[#params + 1] = ("%s %s_stride"):format(walk.index, name) end
+  for d = 1, #walk.outer do params[#params + 1] = ("%s %s_%d"):format(walk.index, name, d) end
 end
 
---- Appends the arguments for `declare`'s parameters.
-function loops.pass(args, view, walk, k)
-  local n = #args
+--- Puts the arguments for `declare`'s parameters after the first `n`.
+-- @treturn integer how many there are now
+function loops.pass(args, n, view, walk, k)
   args[n + 1], args[n + 2] = view.storage.buffer, view.start
-  if walk.classes[k] == "s" then args[n + 3] = walk.inner[k] end
-  for _, dimension in ipairs(walk.outer) do args[#args + 1] = dimension[k] end
+  n = n + 2
+  if walk.classes[k] == "s" then
+    n = n + 1
+    args[n] = walk.inner[k]
+  end
+  local outer = walk.outer
+  for d = 1, #outer do args[n + d] = outer[d][k] end
+  return n + #outer
 end
 
 --- Parameters of numbers, sizes of outer dimensions but the first, rows and columns.
-function loops.declare_rest(params, flat, walk)
-  for i, number in ipairs(flat.numbers) do params[#params + 1] = ("%s c%d"):format(number.kind.c, i) end
-  for d = 2, #walk.outer do params[#params + 1] = ("INDEX size_%d"):format(d) end
-  params[#params + 1] = "INDEX rows, INDEX columns"
+function loops.declare_rest(params, node, walk)
+  for i, number in ipairs(node.numbers) do params[#params + 1] = ("%s c%d"):format(number.kind.c, i) end
+  for d = 2, #walk.outer do params[#params + 1] = ("%s size_%d"):format(walk.index, d) end
+  params[#params + 1] = ("%s rows, %s columns"):format(walk.index, walk.index)
 end
 
-function loops.pass_rest(args, flat, walk)
-  for _, number in ipairs(flat.numbers) do args[#args + 1] = number.value end
-  for d = 2, #walk.outer do args[#args + 1] = walk.outer[d].size end
-  args[#args + 1] = walk.rows
-  args[#args + 1] = walk.n
+function loops.pass_rest(args, n, node, walk, columns)
+  local numbers, outer = node.numbers, walk.outer
+  for i = 1, #numbers do args[n + i] = numbers[i].value end
+  n = n + #numbers
+  for d = 2, #outer do args[n + d - 1] = outer[d].size end
+  n = n + math.max(#outer - 1, 0)
+  args[n + 1], args[n + 2] = walk.rows, columns
 end
 
 --- Statements that find indices of outer dimensions from `row`, then where each operand's row begins: NAME_at.
@@ -105,40 +111,39 @@ function loops.element(name, walk, k)
   return (ELEMENT[walk.classes[k]]:gsub("%%s", name))
 end
 
---- Statements that load every view at column `j` and compute the expression; then its name.
--- @tparam table flat
+--- Statements that load every leaf at column `j` and compute the expression; then its name.
+-- @tparam table node
 -- @tparam table walk
--- @tparam integer shift the views are operands `shift + 1` ... of the layout
-function loops.compute(flat, walk, shift)
+-- @tparam integer shift leaves are operands `shift + 1` ... of the layout
+function loops.compute(node, walk, shift)
   local lines = {}
-  for i, view in ipairs(flat.views) do
+  for i, view in ipairs(node.leaves) do
     lines[i] = ("const %s v%d = %s;"):format(view.kind.c, i, loops.element("v" .. i, walk, i + shift))
   end
-  local text, root = expression.text(flat)
+  local text, root = expression.text(node.form)
   lines[#lines + 1] = text
   return table.concat(lines, "\n"), root
 end
 
-local function view_names(flat)
+--- The leaves' names in the text.
+function loops.names(node)
   local names = {}
-  for i = 1, #flat.views do names[i] = "v" .. i end
+  for i = 1, #node.leaves do names[i] = "v" .. i end
   return names
 end
 
-loops.view_names = view_names
-
-local function source(own, flat, walk, kind)
-  local params, names = {}, view_names(flat)
+local function source(own, node, walk, kind)
+  local params, names = {}, loops.names(node)
   loops.declare(params, "out", kind, walk, 1, false)
-  for i, view in ipairs(flat.views) do loops.declare(params, names[i], view.kind, walk, i + 1, true) end
-  loops.declare_rest(params, flat, walk)
+  for i, view in ipairs(node.leaves) do loops.declare(params, names[i], view.kind, walk, i + 1, true) end
+  loops.declare_rest(params, node, walk)
   table.insert(names, 1, "out")
-  local compute, root = loops.compute(flat, walk, 1)
-  local head, options = loops.head(own, flat, walk)
-  local text = ("%s\nkernel void run(%s) {\n%s%s\nLOOP(j, columns, 0) {\n%s\n%s = %s;\n}}\n"):format(
-    head, table.concat(params, ", "), #walk.outer > 0 and "LOOP(row, rows, 1) {\n" or "{\n", loops.rows(names, walk),
-    compute, loops.element("out", walk, 1), dtype.convert(flat.root.kind, kind, root))
-  return text .. (#walk.outer > 0 and "}\n" or "}\n"), options
+  local compute, root = loops.compute(node, walk, 1)
+  local head, options = loops.head(own, node, walk)
+  local has_rows = #walk.outer > 0
+  return ("%s\nkernel void run(%s) {\n%s{\n%s\nLOOP(j, columns, 0) {\n%s\n%s = %s;\n}\n}\n}\n"):format(
+    head, table.concat(params, ", "), has_rows and "LOOP(row, rows, 1) " or "", loops.rows(names, walk), compute,
+    loops.element("out", walk, 1), dtype.convert(node.kind, kind, root)), options
 end
 
 -- ---- Launch --------------------------------------------------------------------------------------------------
@@ -163,41 +168,62 @@ function loops.grid(own, columns, rows)
   local group = math.min(GROUP, own.max_group)
   local x = power_of_two(columns, group)
   local y = power_of_two(rows, group // x)
-  return { x * math.min(ceil_div(columns, x), MOST_ITEMS // x), y * math.min(ceil_div(rows, y), MOST_ITEMS // y) }, { x, y }
+  local groups_x = math.min(ceil_div(columns, x), MOST_ITEMS // x)
+  local groups_y = math.min(ceil_div(rows, y), MOST_ITEMS // y)
+  return { x * groups_x, y * groups_y }, { x, y }
 end
 
---- Launches a kernel after the last command on each storage.
-function loops.launch(own, what, kernel, args, storages)
-  local stream = context.stream(own)
-  local id = stream.id
-  for i = 1, #storages do storage.order(storages[i], stream, id) end
+-- The same for one row: numbers, which a launch takes in less time.
+local function line(own, columns)
+  if own.is_cpu then
+    return columns <= RUN and 1 or math.min(own.units * SHARES, ceil_div(columns, RUN)), 1
+  end
+  local size, group = loops.grid(own, columns, 1)
+  return size[1], group[1]
+end
+
+--- The table to call a kernel with: the last launch's, unless that is still being filled, by whom a finalizer
+-- interrupted.
+function loops.take_args(kernel)
+  local args = kernel.args or {}
+  kernel.args = false
+  return args
+end
+
+--- Launches a kernel on the current stream, after the last command on each storage.
+-- @tparam table own the context
+-- @tparam string what the operation, for messages
+-- @tparam table kernel from `context.kernel`
+-- @tparam table args from `take_args`
+-- @tparam table out a view that is written
+-- @tparam {table,...} leaves views that are read
+function loops.launch(own, what, kernel, args, out, leaves)
+  local stream, id = context.stream(own)
+  storage.order(out.storage, stream, id)
+  for i = 1, #leaves do storage.order(leaves[i].storage, stream, id) end
   args.stream = stream
-  local event, why = kernel(args)
+  local event, why = kernel.run(args)
+  for i = 1, #args do args[i] = false end -- keeps nothing alive
+  kernel.args = args
   if not event then fault("%s: %s", what, why) end
 end
 
-function loops.storages(flat, first)
-  local list = { first }
-  for _, view in ipairs(flat.views) do list[#list + 1] = view.storage end
-  return list
-end
-
---- Computes an expression into a view of the shape `sizes`, not empty.
+--- Computes a node into a view of the shape that it broadcasts to, which is not empty.
 -- @tparam string what the operation, for messages
 -- @tparam table out the view
--- @tparam table flat the expression
--- @tparam table walk a layout of `out` and the expression's views
-function loops.run(what, out, flat, walk)
-  local own = out.storage.context
-  local key = ("%s > %s @ %s"):format(flat.key, out.kind.name, walk.key)
-  local kernel = own.kernels[key] or
-    context.kernel(own, key, what, function() return source(own, flat, walk, out.kind) end)
-  local args = {}
-  loops.pass(args, out, walk, 1)
-  for i, view in ipairs(flat.views) do loops.pass(args, view, walk, i + 1) end
-  loops.pass_rest(args, flat, walk)
-  args.size, args.group = loops.grid(own, walk.n, walk.rows)
-  loops.launch(own, what, kernel, args, loops.storages(flat, out.storage))
+-- @tparam table node
+-- @tparam table walk a layout of `out` and the node's leaves
+-- @tparam integer columns
+function loops.run(what, out, node, walk, columns)
+  local own, leaves = out.storage.context, node.leaves
+  local kernel = context.kernel(own, node.form, out.kind, walk.key, what, source, node, walk, out.kind)
+  local args = loops.take_args(kernel)
+  local n = loops.pass(args, 0, out, walk, 1)
+  for i = 1, #leaves do n = loops.pass(args, n, leaves[i], walk, i + 1) end
+  loops.pass_rest(args, n, node, walk, columns)
+  if walk.rows == 1 then args.size, args.group = line(own, columns)
+  else args.size, args.group = loops.grid(own, columns, walk.rows) end
+  loops.launch(own, what, kernel, args, out, leaves)
 end
 
 return loops

@@ -1,7 +1,7 @@
 --- The matrix product.
 --
--- A group computes a tile of the result, TILE x TILE, from tiles of the operands that it copies to local memory; each item
--- sums PATCH x PATCH elements in registers. Operands may have any strides: a transpose costs nothing.
+-- A group computes a tile of the result, TILE x TILE, from tiles of the operands that it copies to local memory; each
+-- item sums PATCH x PATCH elements in registers. Operands may have any strides: a transpose costs nothing.
 --
 -- @classmod tensor
 
@@ -64,10 +64,11 @@ void run(global T *c, global const T *a, INDEX a_start, INDEX a_row, INDEX a_col
 
 local function source(own, kind, index, form)
   local multiply_add = kind.is_float and "fma(a, b, c)" or
-    ("(T)((%s)(a) * (%s)(b) + (%s)(c))"):format(kind.unsigned, kind.unsigned, kind.unsigned)
-  return SOURCE, {
+    ("(%s)((%s)(a) * (%s)(b) + (%s)(c))"):format(kind.c, kind.unsigned, kind.unsigned, kind.unsigned)
+  local text = SOURCE:gsub("%f[%w_]%u+%f[^%w_]", { T = kind.c, INDEX = index })
+  return text, {
     defines = {
-      T = kind.c, INDEX = index, TILE = form.tile, PATCH = form.patch, DEPTH = form.depth,
+      TILE = form.tile, PATCH = form.patch, DEPTH = form.depth,
       HAS_FP64 = own.has_fp64 and 1 or 0, ["MULTIPLY_ADD(a, b, c)"] = multiply_add,
       -- Neighbouring items take neighbouring columns, but on a CPU an item has its own, for vector instructions.
       ["J(j)"] = own.is_cpu and "(x * PATCH + (j))" or "(x + (j) * SIDE)",
@@ -83,18 +84,18 @@ end
 local function product(own, a, b, sizes, strides_a, strides_b)
   local m, k, n = sizes[1], sizes[2], sizes[3]
   local out = Tensor.room("matmul", own, a.kind, { m, n }, m * n)
-  local reach = math.max(m * n, a.start + m * strides_a[1] + k * strides_a[2], b.start + k * strides_b[1] + n * strides_b[2])
+  local reach = math.max(m * n, a.start + m * strides_a[1] + k * strides_a[2],
+    b.start + k * strides_b[1] + n * strides_b[2])
   local index = reach >= 1 << 30 and "long" or "int"
   local form = form_of(own)
-  local kernel = context.kernel(own, "matmul " .. a.kind.name .. index, "matmul",
-    function() return source(own, a.kind, index, form) end)
+  local kernel = context.kernel(own, "matmul", a.kind, index, "matmul", source, a.kind, index, form)
   local side = form.tile // form.patch
   loops.launch(own, "matmul", kernel, {
     out.storage.buffer, a.storage.buffer, a.start, strides_a[1], strides_a[2],
     b.storage.buffer, b.start, strides_b[1], strides_b[2], m, k, n,
     size = { (n + form.tile - 1) // form.tile * side, (m + form.tile - 1) // form.tile * side },
     group = { side, side },
-  }, { out.storage, a.storage, b.storage })
+  }, out, { a, b })
   return out
 end
 
@@ -129,8 +130,8 @@ local function result_sizes(a, b, m, n)
   return sizes
 end
 
---- The product of two matrices, m x k and k x n; a vector stands for a row on the left, for a column on the right, and its
--- dimension goes away. Kinds mix as in arithmetic; integers wrap. Computed at once.
+--- The product of two matrices, m x k and k x n; a vector stands for a row on the left, for a column on the right, and
+-- its dimension goes away. Kinds mix as in arithmetic; integers wrap. Computed at once.
 -- @tparam tensor other
 -- @treturn tensor
 function methods:matmul(other)

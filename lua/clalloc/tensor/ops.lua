@@ -1,8 +1,8 @@
 --- What an element can be computed from: each operation as OpenCL C.
 --
--- An operation is a record: `name`, its key; `emit(kind, a, b, operand)`, an expression of type `kind.c` from simple expressions of type
--- `operand.c`; optionally `prelude`, functions it needs. Integers wrap: they are added as unsigned, since signed overflow
--- means nothing in C.
+-- An operation is a record: `name`, its key; `emit(kind, a, b, operand)`, an expression of type `kind.c` from simple
+-- expressions of type `operand.c`; optionally `prelude`, functions it needs. Integers wrap: they are added as unsigned,
+-- since signed overflow means nothing in C.
 --
 -- @module clalloc.tensor.ops
 
@@ -94,9 +94,13 @@ ops.found = {
   end,
 }
 
---- An operation that runs statements of the user's: `names` are what they call the operands, the first is assigned.
+local codes = {}
+
+--- The operation that runs statements of the user's: `names` are what they call the operands, the first is assigned.
 function ops.code(text, names)
-  return { name = ("code(%s)%s"):format(table.concat(names, ","), text), text = text, names = names }
+  local name = ("code(%s) %s"):format(table.concat(names, ","), text)
+  if not codes[name] then codes[name] = { name = name, text = text, names = names } end
+  return codes[name]
 end
 
 return ops

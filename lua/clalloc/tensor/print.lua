@@ -1,7 +1,7 @@
 --- `tostring` of tensors, in Torch's layout: rows of a matrix, slices one after another, then kind and sizes.
 --
--- Beyond 1000 elements only the corners are read and shown: three from either end of each dimension. Lines are at most 80 wide. It never
--- raises: what cannot be read says why.
+-- Beyond 1000 elements only the corners are read and shown: three from either end of each dimension. Lines are at most
+-- 80 wide. It never raises: what cannot be read says why.
 --
 -- @classmod tensor
 

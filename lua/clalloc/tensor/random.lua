@@ -1,9 +1,9 @@
 --- Random numbers: a counter-based generator, so that a seed gives the same numbers on every device.
 --
 -- Number i after `seed` comes from the cipher Threefry-2x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
--- 3", 2011; 20 rounds) with the seed as key and i as counter. Uniform numbers are its bits; normal ones come from them by Box and Muller's
--- method, with logarithm, root, sine and cosine made of additions and multiplications alone, which every device rounds
--- alike.
+-- 3", 2011; 20 rounds) with the seed as key and i as counter. Uniform numbers are its bits; normal ones come from them
+-- by Box and Muller's method, with logarithm, root, sine and cosine made of additions and multiplications alone, which
+-- every device rounds alike.
 --
 -- @module clalloc.tensor.random
 
@@ -35,8 +35,8 @@ uint2 cipher(uint k0, uint k1, ulong counter) {
 ulong joined(uint2 w) { return upsample(w.y, w.x); }
 ]]
 
--- Polynomials fitted for this file to the ends of f32: ln(1 + t) / t on [sqrt(1/2) - 1, sqrt(2) - 1], sin(pi/2 t) / t in t * t, and
--- cos(pi/2 t) in t * t, both on [0, 1].
+-- Polynomials fitted for this file to the ends of f32: ln(1 + t) / t on [sqrt(1/2) - 1, sqrt(2) - 1], sin(pi/2 t) / t
+-- in t * t, and cos(pi/2 t) in t * t, both on [0, 1].
 local NORMAL = [[
 float polynomial(const float *c, int n, float t) {
   float sum = c[n - 1];

@@ -1,8 +1,8 @@
 --- Reductions: `sum`, `mean`, `max`, `min`, `argmax`, `argmin` over all elements or one dimension.
 --
--- An expression is reduced as it is computed: it never takes memory. Long rows are cut, so that every unit of the device has a share, and the
--- parts reduced again. `sum` of f32 adds in f64 where the device has it; sums of integers are i64, and wrap. The greatest and the
--- least of what contains a NaN are NaN.
+-- An expression is reduced as it is computed: it never takes memory. Long rows are cut, so that every unit of the
+-- device has a share, and the parts reduced again. `sum` of f32 adds in f64 where the device has it; sums of integers
+-- are i64, and wrap. The greatest and the least of what contains a NaN are NaN.
 --
 -- @classmod tensor
 
@@ -18,8 +18,8 @@ local shape = require "clalloc.tensor.shape"
 
 local methods = Tensor.methods
 
--- Partial results in a run of one item: enough for the compiler to use vector instructions without changing the order of
--- additions.
+-- Partial results in a run of one item: enough for the compiler to use vector instructions without changing the order
+-- of additions.
 local LANES = 32
 -- Elements of a row worth an item of its own.
 local CUT = 16384
@@ -88,13 +88,13 @@ for (; at < end; at++) { const INDEX j = at; %s }
     one:format(("lanes[l] = %s;"):format(step("lanes[l]", "x"))), LANES, step("acc", "x"), rest)
 end
 
-local function source(own, how, partial, flat, walk, out)
+local function source(own, how, partial, node, walk, out)
   local params = { ("global %s *out_data"):format(out.c) }
-  local names = loops.view_names(flat)
-  for i, view in ipairs(flat.views) do loops.declare(params, names[i], view.kind, walk, i, true) end
-  loops.declare_rest(params, flat, walk)
-  local compute, root = loops.compute(flat, walk, 0)
-  local head, options = loops.head(own, flat, walk)
+  local names = loops.names(node)
+  for i, view in ipairs(node.leaves) do loops.declare(params, names[i], view.kind, walk, i, true) end
+  loops.declare_rest(params, node, walk)
+  local compute, root = loops.compute(node, walk, 0)
+  local head, options = loops.head(own, node, walk)
   if partial == dtype.f64 then options = "" end
   return ([[
 %s
@@ -111,72 +111,61 @@ out_data[(size_t)row * get_global_size(0) + get_global_id(0)] = %s;
 end
 
 -- Items of work along a row, and rows, with their groups.
-local function grid(own, walk)
+local function grid(own, walk, columns)
   local want = own.is_cpu and own.units * 4 or MOST_PARTS
-  local parts = math.max(1, math.min(walk.n // CUT, want // math.min(walk.rows, want), MOST_PARTS))
+  local parts = math.max(1, math.min(columns // CUT, want // math.min(walk.rows, want), MOST_PARTS))
   if own.is_cpu then
-    return { parts, math.min(walk.rows, math.max(1, math.min(want, walk.rows * walk.n // 4096))) }, { 1, 1 }
+    return { parts, math.min(walk.rows, math.max(1, math.min(want, walk.rows * columns // 4096))) }, { 1, 1 }
   end
   local size, group = loops.grid(own, 1, walk.rows)
   return { parts, size[2] }, { 1, group[2] }
 end
 
 -- Reduces the inner loop of a walk; gives a view of rows x parts.
-local function pass(what, how, flat, walk, own, partial, result)
-  local size, group = grid(own, walk)
+local function pass(what, how, node, own, partial, result, walk, columns)
+  local size, group = grid(own, walk, columns)
   local parts = size[1]
   local kind = parts > 1 and partial or result
   local out = Tensor.room(what, own, kind, { walk.rows, parts }, walk.rows * parts)
-  local key = ("%s %s > %s @ %s"):format(how.name, flat.key, kind.name .. partial.name, walk.key)
-  local kernel = context.kernel(own, key, what, function() return source(own, how, partial, flat, walk, kind) end)
-  local args = { out.storage.buffer }
-  for i, view in ipairs(flat.views) do loops.pass(args, view, walk, i) end
-  loops.pass_rest(args, flat, walk)
+  local key = ("%s %s %s %s"):format(how.name, partial.name, kind.name, walk.key)
+  local kernel = context.kernel(own, node.form, how, key, what, source, how, partial, node, walk, kind)
+  local args, n = loops.take_args(kernel), 1
+  args[1] = out.storage.buffer
+  for i, view in ipairs(node.leaves) do n = loops.pass(args, n, view, walk, i) end
+  loops.pass_rest(args, n, node, walk, columns)
   args.size, args.group = size, group
-  loops.launch(own, what, kernel, args, loops.storages(flat, out.storage))
+  loops.launch(own, what, kernel, args, out, node.leaves)
   return out
 end
 
 -- ---- All passes ----------------------------------------------------------------------------------------------
 
-local function flatten_view(view, kind)
-  local node = expression.node(ops.cast, kind, nil, view)
-  return expression.flatten(node), { view }
+local function as_node(x)
+  return x.op and x or expression.node(ops.cast, x.kind, nil, x)
 end
 
 -- Reduces a view of rows x parts until one part is left.
 local function finish(what, how, view, own, partial, result)
   while view.sizes[2] > 1 do
-    local flat, operands = flatten_view(view, view.kind)
-    local walk = layout.reduction(view.sizes, view.count, operands, 2)
-    local next_view = pass(what, how, flat, walk, own, partial, result)
+    local next_view = pass(what, how, as_node(view), own, partial, result,
+      layout.reduction(view.sizes, view.count, { view }, 2))
     view.storage.buffer:close()
     view = next_view
   end
   return view
 end
 
-local function operands_of(flat)
-  local operands = {}
-  for i, view in ipairs(flat.views) do operands[i] = view end
-  return operands
-end
-
 -- Over everything: dimension by dimension, as far as they do not merge.
 local function over_all(what, how, node, sizes, count, own, partial, result)
-  local flat = expression.flatten(node)
-  local walk = layout.reduction(sizes, count, operands_of(flat))
-  local view = pass(what, how, flat, walk, own, partial, walk.rows > 1 and partial or result)
-  if walk.rows == 1 then return finish(what, how, view, own, partial, result) end
-  view.sizes = { 1, view.count }
-  view.strides = { view.count, 1 }
+  local walk, columns = layout.reduction(sizes, count, node.leaves)
+  local view = pass(what, how, node, own, partial, walk.rows > 1 and partial or result, walk, columns)
+  if walk.rows > 1 then view.sizes, view.strides = { 1, view.count }, { view.count, 1 } end
   return finish(what, how, view, own, partial, result)
 end
 
 local function over_one(what, how, node, sizes, count, d, own, partial, result)
-  local flat = expression.flatten(node)
-  local walk = layout.reduction(sizes, count, operands_of(flat), d)
-  return finish(what, how, pass(what, how, flat, walk, own, partial, result), own, partial, result)
+  local view = pass(what, how, node, own, partial, result, layout.reduction(sizes, count, node.leaves, d))
+  return finish(what, how, view, own, partial, result)
 end
 
 local function reduced_sizes(sizes, d, is_kept)
@@ -191,10 +180,6 @@ end
 local function empty(what, own, kind, sizes)
   local view = Tensor.room(what, own, kind, sizes, shape.count(what, sizes))
   return Tensor.over(what, view):fill(0)
-end
-
-local function as_node(x)
-  return x.op and x or expression.node(ops.cast, x.kind, nil, x)
 end
 
 -- @param node a view or node of shape `sizes`
@@ -224,7 +209,9 @@ local function reduction(what, how)
     Tensor.check(what, self)
     if d ~= nil then d = shape.dimension(what, self.sizes, d) end
     local own = Tensor.context(self)
-    return reduce(what, how, own, Tensor.part(what, self), self.sizes, d, is_kept)
+    local result = reduce(what, how, own, Tensor.part(what, self), self.sizes, d, is_kept)
+    Tensor.taken(self)
+    return result
   end
 end
 
@@ -270,8 +257,8 @@ local function position_of(what, how)
   end
 end
 
---- Where the greatest element is, the first if there are several or NaN: its place along dimension `d`, or among all elements in row-major
--- order; from 1. Arguments as for `sum`.
+--- Where the greatest element is, the first if there are several or NaN: its place along dimension `d`, or among all
+-- elements in row-major order; from 1. Arguments as for `sum`.
 -- @function argmax
 -- @treturn tensor i64
 methods.argmax = position_of("argmax", greatest)

@@ -26,7 +26,8 @@ function scope.add(tensor)
   end
 end
 
--- Marks what is kept: tensors, and those in plain tables. They are computed, so that they need nothing that is about to close.
+-- Marks what is kept: tensors, and those in plain tables. They are computed, so that they need nothing that is about to
+-- close.
 local function keep(kept, value)
   if type(value) ~= "table" or kept[value] then return end
   local meta = getmetatable(value)
@@ -52,8 +53,8 @@ local function leave(mine, outer, thread, kept)
   end
 end
 
---- Calls `body(...)`; then closes every tensor made in it, except those it returns, alone or in plain tables. After an error
--- all are closed.
+--- Calls `body(...)`; then closes every tensor made in it, except those it returns, alone or in plain tables. After an
+-- error all are closed.
 -- @tparam function body
 -- @param ... its arguments
 -- @return what body returns

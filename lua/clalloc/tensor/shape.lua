@@ -92,13 +92,13 @@ end
 
 --- Whether elements lie one after another; strides of dimensions of one element do not matter.
 function shape.is_contiguous(sizes, strides)
-  local n = 1
+  local n, fits = 1, true
   for d = #sizes, 1, -1 do
     if sizes[d] == 0 then return true end
-    if sizes[d] ~= 1 and strides[d] ~= n then return false end
+    fits = fits and (sizes[d] == 1 or strides[d] == n)
     n = n * sizes[d]
   end
-  return true
+  return fits
 end
 
 function shape.equal(a, b)

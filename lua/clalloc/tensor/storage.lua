@@ -1,7 +1,7 @@
 --- Storage: the device memory that views share, with a count of them.
 --
--- Three promises. The memory goes back when the last holder lets go, at once. A command on another stream than the last one
--- comes after it, so a tensor's data is in order on any number of streams. What is still to be computed from the
+-- Three promises. The memory goes back when the last holder lets go, at once. A command on another stream than the last
+-- one comes after it, so a tensor's data is in order on any number of streams. What is still to be computed from the
 -- memory is computed before it changes.
 --
 -- @module clalloc.tensor.storage
@@ -16,6 +16,7 @@ local function new(own, buffer)
     context = own,
     buffer = buffer,
     count = 0,          -- holders: tensors, and expressions not yet computed
+    tensors = 0,        -- of them, tensors
     is_foreign = false, -- the buffer is somebody else's: it is never closed
     is_shared = false,  -- others may write to the buffer: nothing is left for later
     stream = false,     -- of the last command; false: none yet
@@ -31,8 +32,8 @@ function storage.new(what, own, nbytes)
   return new(own, buffer)
 end
 
---- The memory of a buffer that others may use too. A view of an allocation is found in the whole of it: where it begins need
--- not be aligned as a kernel's argument must be.
+--- The memory of a buffer that others may use too. A view of an allocation is found in the whole of it: where it begins
+-- need not be aligned as a kernel's argument must be.
 -- @treturn table the storage
 -- @treturn integer where the buffer begins in it, in bytes
 function storage.from(what, core, buffer)
@@ -47,6 +48,21 @@ function storage.from(what, core, buffer)
   local self = new(own, whole)
   self.is_foreign, self.is_shared, self.original = true, true, buffer
   return self, offset
+end
+
+--- A tensor over it is there, or there no longer.
+function storage.add_tensor(self)
+  self.count, self.tensors = self.count + 1, self.tensors + 1
+end
+
+function storage.remove_tensor(self)
+  self.tensors = self.tensors - 1
+  storage.release(self)
+end
+
+--- A tensor over it was collected.
+function storage.lose_tensor(self)
+  self.count, self.tensors = self.count - 1, self.tensors - 1
 end
 
 function storage.retain(self)
@@ -80,17 +96,16 @@ function storage.settle(self, tensor)
   if self.pending then self.pending[tensor] = nil end
 end
 
---- Before the memory changes: whatever is to be computed from it is computed.
+--- Before the memory changes: whatever is to be computed from it is computed, by `storage.overtake`, which the type sets.
 function storage.before_write(self)
   if not self.pending or not next(self.pending) then return end
   local list = {}
   for tensor in pairs(self.pending) do list[#list + 1] = tensor end
-  for _, tensor in ipairs(list) do tensor:eval() end
+  for _, tensor in ipairs(list) do storage.overtake(tensor) end
 end
 
 local function on_stream(self)
-  local stream = context.stream(self.context)
-  storage.order(self, stream, stream.id)
+  storage.order(self, context.stream(self.context))
 end
 
 --- Bytes of the memory, read now.

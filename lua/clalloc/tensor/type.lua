@@ -1,18 +1,24 @@
 --- The tensor: a shape and a kind over either a view of storage or an expression yet to be computed.
 --
--- Elementwise operations compute nothing: they make a tensor that holds the expression. It is computed, in one kernel, when it
--- is first needed: read, printed, viewed, multiplied, or about to be overtaken by a change of what it reads. So the parts of an expression never
--- take memory. A part used a second time is computed for itself: then something refers to it.
+-- Elementwise operations compute nothing: they make a tensor that holds the expression. It is computed, in one kernel,
+-- when it is first needed: read, printed, viewed, multiplied, or about to be overtaken by a change of what it reads. So
+-- the parts of an expression never take memory. A part used a second time is computed for itself: then something refers
+-- to it.
 --
--- Fields are private to the tensor files: `kind`, `sizes`, `count`; `cells`, a view, or `node`, the other is false; `uses`, how
--- many expressions took in the node; `what`, the operation that made it. Both false: closed.
+-- An expression holds the storage it reads until another takes it in. From then on it is most likely garbage that
+-- nobody has collected yet, and must not keep memory whose owner closes it. It is computed after all if it is needed
+-- again; if its storage is closed by then, that is an error. Where no tensor is over its storage any more, it is
+-- computed rather than taken in.
+--
+-- Fields are private to the tensor files: `kind`, `sizes`, `count`; `cells`, a view, or `node`, the other is false;
+-- `held`, whether it holds the node's storage; `uses`, how many expressions took in the node; `what`, the operation
+-- that made it. Both false: closed.
 --
 -- A view is a record that never changes: `storage`, `start` (element number in its buffer), `sizes`, `strides`, `kind`,
 -- `count`, `is_dense`.
 --
 -- @classmod tensor
 
-local expression = require "clalloc.tensor.expression"
 local fault = require "clalloc.tensor.fault"
 local layout = require "clalloc.tensor.layout"
 local loops = require "clalloc.tensor.loops"
@@ -25,12 +31,23 @@ local methods, meta = Tensor.methods, Tensor.meta
 
 meta.__name = "clalloc.tensor"
 
+-- The metatable of tensors that hold no memory: the same, but nothing is done when they are collected. A tensor to be
+-- computed that is collected still counts as a holder; the storage is collected in turn.
+local idle = {}
+
+--- Once all methods and metamethods are there.
+function Tensor.complete()
+  for name, value in pairs(meta) do
+    if name ~= "__gc" then idle[name] = value end
+  end
+end
+
 -- ---- Making --------------------------------------------------------------------------------------------------
 
 local function new(what, kind, sizes, count, view, node)
   local self = setmetatable({
-    kind = kind, sizes = sizes, count = count, cells = view, node = node, uses = 0, what = what,
-  }, meta)
+    kind = kind, sizes = sizes, count = count, cells = view, node = node, held = node ~= false, uses = 0, what = what,
+  }, view and meta or idle)
   if scope.is_open then scope.add(self) end
   return self
 end
@@ -45,7 +62,7 @@ end
 
 --- A tensor over a view; it holds the storage.
 function Tensor.over(what, view)
-  storage.retain(view.storage)
+  storage.add_tensor(view.storage)
   return new(what, view.kind, view.sizes, view.count, view, false)
 end
 
@@ -59,35 +76,69 @@ function Tensor.room(what, own, kind, sizes, count)
 end
 
 --- A tensor that is to be computed. Of memory that others may write to, it is computed at once.
-function Tensor.later(what, node, sizes, count)
+-- @tparam string what the operation
+-- @tparam table node
+-- @tparam table sizes
+-- @tparam integer count of elements
+-- @tparam[opt] any a what `node` was made of
+-- @tparam[opt] any b
+function Tensor.later(what, node, sizes, count, a, b)
   local self = new(what, node.kind, sizes, count, false, node)
-  local at_once = false
-  for _, leaf in ipairs(node.leaves) do
-    storage.retain(leaf.storage)
-    storage.expect(leaf.storage, self)
-    at_once = at_once or leaf.storage.is_shared
+  local at_once, leaves = false, node.leaves
+  for i = 1, #leaves do
+    local store = leaves[i].storage
+    storage.retain(store)
+    storage.expect(store, self)
+    at_once = at_once or store.is_shared
   end
+  Tensor.taken(a)
+  Tensor.taken(b)
   return at_once and self:eval() or self
 end
 
 -- ---- Computing -----------------------------------------------------------------------------------------------
 
-local function let_go(self)
-  local node = self.node
+local function release_leaves(self)
+  local leaves = self.node.leaves
+  if not self.held then return end
+  self.held = false
+  for i = 1, #leaves do storage.release(leaves[i].storage) end
+end
+
+local function forget_node(self)
+  local leaves = self.node.leaves
+  for i = 1, #leaves do storage.settle(leaves[i].storage, self) end
+  release_leaves(self)
   self.node = false
-  for _, leaf in ipairs(node.leaves) do
-    storage.settle(leaf.storage, self)
-    storage.release(leaf.storage)
+end
+
+-- Whether what it is computed from is there no more.
+local function is_lost(self)
+  local leaves = self.node.leaves
+  for i = 1, #leaves do
+    if leaves[i].storage.buffer.closed then return true end
+  end
+  return false
+end
+
+local function check_leaves(self)
+  if is_lost(self) then
+    fault("%s: what this is computed from was closed; `eval` in time keeps a result", self.what)
   end
 end
 
---- Computes an expression into a view, whose shape is what the expression broadcasts to.
+-- Whether a storage is kept by expressions alone.
+local function has_orphan(self)
+  local leaves = self.node.leaves
+  for i = 1, #leaves do
+    if leaves[i].storage.tensors == 0 then return true end
+  end
+  return false
+end
+
+--- Computes a node into a view, whose shape is what it broadcasts to.
 function Tensor.compute(what, out, node)
-  if out.count == 0 then return end
-  local flat = expression.flatten(node)
-  local operands = { out }
-  for i, view in ipairs(flat.views) do operands[i + 1] = view end
-  loops.run(what, out, flat, layout.elementwise(out.sizes, out.count, operands))
+  if out.count > 0 then loops.run(what, out, node, layout.elementwise(out, node.leaves)) end
 end
 
 --- Computes the tensor now, if it has not been; does not wait for the device.
@@ -98,27 +149,32 @@ function methods:eval()
     Tensor.check("eval", self)
     return self
   end
+  check_leaves(self)
   local view = Tensor.room(self.what, node.leaves[1].storage.context, self.kind, self.sizes, self.count)
-  local ok, why = pcall(Tensor.compute, self.what, view, node)
-  if not ok then
-    view.storage.buffer:close()
-    error(why, 0)
-  end
-  storage.retain(view.storage)
+  Tensor.compute(self.what, view, node)
+  storage.add_tensor(view.storage)
   self.cells = view
-  let_go(self)
-  return self
+  forget_node(self)
+  return setmetatable(self, meta)
 end
+
+--- Before what it reads changes: computes the tensor if that is still possible.
+function Tensor.overtake(self)
+  if self.node and not is_lost(self) then self:eval() end
+end
+
+storage.overtake = Tensor.overtake
 
 -- ---- Use -----------------------------------------------------------------------------------------------------
 
 function Tensor.is(value)
-  return getmetatable(value) == meta
+  local its = getmetatable(value)
+  return its == meta or its == idle
 end
 
 --- Raises unless the value is an open tensor.
 function Tensor.check(what, value)
-  if getmetatable(value) ~= meta then fault("%s: tensor expected, got %s", what, type(value)) end
+  if not Tensor.is(value) then fault("%s: tensor expected, got %s", what, type(value)) end
   if not value.cells and not value.node then fault("%s: attempt to use a closed tensor", what) end
   return value
 end
@@ -129,13 +185,20 @@ function Tensor.need(what, value)
   return value.cells or value:eval().cells
 end
 
---- The view or node of an open tensor, to be taken into an expression.
+--- The view or node of an open tensor, to be taken into an expression; `Tensor.taken` when that is computed, or holds
+-- what it reads.
 function Tensor.part(what, value)
   Tensor.check(what, value)
-  local node = value.node
-  if not node then return value.cells end
+  if not value.node then return value.cells end
   value.uses = value.uses + 1
-  return value.uses > 1 and value:eval().cells or node
+  if value.uses > 1 or has_orphan(value) then return value:eval().cells end
+  check_leaves(value)
+  return value.node
+end
+
+--- After `Tensor.part`: the tensor need not hold what it reads any more. Anything else than such a tensor is ignored.
+function Tensor.taken(value)
+  if Tensor.is(value) and value.node and value.uses > 0 then release_leaves(value) end
 end
 
 --- The context of an open tensor's device.
@@ -148,12 +211,21 @@ end
 --- Lets go of the memory; it goes back when no other tensor shares it. Closing again does nothing.
 function methods:close()
   local view = self.cells
-  if self.node then let_go(self) end
+  if self.node then forget_node(self) end
   self.cells = false
-  if view then storage.release(view.storage) end
+  if view then
+    setmetatable(self, idle)
+    storage.remove_tensor(view.storage)
+  end
 end
 
 meta.__close = methods.close
-meta.__gc = methods.close
+
+-- The buffer is left to the collector: it goes too, unless an expression still needs it.
+function meta.__gc(self)
+  local view = self.cells
+  self.cells = false
+  if view then storage.lose_tensor(view.storage) end
+end
 
 return Tensor

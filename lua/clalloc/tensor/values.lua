@@ -1,7 +1,7 @@
 --- Between Lua and the device: nested tables to tensors and back, single elements, kinds, devices.
 --
--- Everything here waits for the device, but `to` of a kind. `totable` and `tensor` move all elements at once: for more than a few, they are the
--- fast way; `item` and `t[i]` wait once for each element.
+-- Everything here waits for the device, but `to` of a kind. `totable` and `tensor` move all elements at once: for more
+-- than a few, they are the fast way; `item` and `t[i]` wait once for each element.
 --
 -- @classmod tensor
 
@@ -196,7 +196,7 @@ function methods:to(target)
   local kind = dtype.of("to", target)
   dtype.check("to", kind, Tensor.context(self))
   if kind == self.kind then return methods.alias(self) end
-  return Tensor.later("to", elementwise.cast("to", self, kind), self.sizes, self.count)
+  return Tensor.later("to", elementwise.cast("to", self, kind), self.sizes, self.count, self)
 end
 
 return values

@@ -44,8 +44,8 @@ local function infer(what, list, count)
   return out
 end
 
--- Strides for new sizes over old ones, none of them 1, or nil: each new dimension has to lie within a run of old ones that
--- follow each other without gaps.
+-- Strides for new sizes over old ones, none of them 1, or nil: each new dimension has to lie within a run of old ones
+-- that follow each other without gaps.
 local function restride(old, strides, sizes)
   local out, n, o = {}, #sizes, #old
   while o >= 1 do
@@ -92,8 +92,8 @@ local function reshaped(what, self, list)
   return of, sizes, view_strides(of, sizes)
 end
 
---- The same elements in another shape; a size of -1 is found from the others. Raises when strides forbid it: `contiguous` first,
--- or `reshape`.
+--- The same elements in another shape; a size of -1 is found from the others. Raises when strides forbid it:
+-- `contiguous` first, or `reshape`.
 -- @tparam integer|{integer,...} ... sizes
 -- @treturn tensor
 function methods:view(...)

@@ -1,0 +1,41 @@
+--- What is different at the Lua prompt: a pool is shown with the map of its segments. In scripts and logs `tostring` of
+-- a pool stays one line.
+--
+-- @module clalloc.repl
+
+local repl = {}
+
+-- The options of the interpreter: they stand before the script, or, without one, after the interpreter's name.
+local function options()
+  local arguments = rawget(_G, "arg")
+  if type(arguments) ~= "table" then return nil end
+  local first = 0
+  while arguments[first - 1] ~= nil do first = first - 1 end
+  if first < 0 then return table.move(arguments, first + 1, -1, 1, {}), true end
+  return table.move(arguments, 1, #arguments, 1, {}), false
+end
+
+--- Whether somebody types at the standalone interpreter: it was started with -i, or with neither script nor -e.
+-- @treturn boolean
+function repl.is_interactive()
+  local list, has_script = options()
+  if not list then return false end
+  for _, option in ipairs(list) do
+    if option == "-i" then return true end
+    if option:find "^%-[ev]" or option == "-" then has_script = true end
+  end
+  return not has_script
+end
+
+--- Makes pools print with their map.
+-- @tparam table types what `cl.debug.types()` gives
+function repl.install(types)
+  local meta, draw = types.pool.meta, types.pool.names.draw
+  local describe = meta.__tostring
+  meta.__tostring = function(pool)
+    local is_drawn, text = pcall(draw, pool)
+    return is_drawn and text or describe(pool)
+  end
+end
+
+return repl
