@@ -202,6 +202,11 @@ const char CLA_LUA_HOST_BUFFER[] = "clalloc.host_buffer";
 
 void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, const luaL_Reg *properties,
                      const luaL_Reg *meta) {
+  /* The module may be opened again in a state, by package.loaded or by name: its types, and what Lua files have added to
+   * them, stay. The last step below says that a type is complete. */
+  bool is_there = lua_rawgetp(L, LUA_REGISTRYINDEX, name) != LUA_TNIL;
+  lua_pop(L, 1);
+  if (is_there) return;
   luaL_newmetatable(L, name);
   luaL_setfuncs(L, meta, 0);
   push_names_of(L, methods, properties);
@@ -214,6 +219,9 @@ void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, co
 static const void *retired_key(const char *type) { return type + 1; }
 
 void cla_lua_newretired(lua_State *L, const char *type) {
+  bool is_there = lua_rawgetp(L, LUA_REGISTRYINDEX, retired_key(type)) != LUA_TNIL;
+  lua_pop(L, 1);
+  if (is_there) return;
   lua_newtable(L);
   lua_rawgetp(L, LUA_REGISTRYINDEX, type);
   for (lua_pushnil(L); lua_next(L, -2);) {
