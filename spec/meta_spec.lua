@@ -194,3 +194,20 @@ describe("meta.lua", function()
     end
   end)
 end)
+
+describe("the module, opened again in the same state", function()
+  it("keeps its types and what Lua files have added to them", function()
+    local dev <close> = cl.simulate { capacity = cl.MiB }
+    local pool = dev:pool()
+    local loaded = package.loaded["clalloc.core"]
+    package.loaded["clalloc.core"] = nil
+    require "clalloc.core"
+    package.loaded["clalloc.core"] = loaded
+    assert.is_string(pool:draw())
+    assert.equal("buffer (closed)", (function()
+      local buf = assert(pool:alloc(1))
+      buf:close()
+      return tostring(buf)
+    end)())
+  end)
+end)

@@ -229,10 +229,10 @@ typedef enum cla_host_kind {
 typedef struct cla_host_options {
   cla_host_kind kind;
   size_t power_of_two_up_to; /* sizes are rounded to powers of two up to here, default 1 MiB ... */
-  size_t steps_up_to;        /* ... to steps that waste at most 1/8 up to here, default 256 MiB; above to pages of 4 KiB */
-  size_t max_cached;         /* bytes kept free; default a quarter of the machine's memory */
-  size_t max_block;          /* a larger block is not kept; default: max_cached */
-  bool background;           /* a thread completes pending blocks; default false */
+  size_t steps_up_to; /* ... to steps that waste at most 1/8 up to here, default 256 MiB; above to pages of 4 KiB */
+  size_t max_cached;  /* bytes kept free; default a quarter of the machine's memory */
+  size_t max_block;   /* a larger block is not kept; default: max_cached */
+  bool background;    /* a thread completes pending blocks; default false */
   const cla_host_hooks *hooks; /* NULL: `kind` decides; copied */
 } cla_host_options;
 CLA_API cla_host_options cla_host_defaults(void);
@@ -249,9 +249,9 @@ CLA_API cla_status cla_host_alloc(cla_host *, size_t nbytes, void **memory, void
 CLA_API cla_status cla_host_free(void *context);
 /* Marks use on a stream. The context, or any address inside the allocation when it is NULL. CLA_E_FOREIGN: not ours. */
 CLA_API cla_status cla_host_record(const void *address, void *context, cla_stream *);
-CLA_API cla_status cla_host_process_events(cla_host *);                          /* pending blocks that are done become free */
+CLA_API cla_status cla_host_process_events(cla_host *); /* pending blocks that are done become free */
 CLA_API cla_status cla_host_process_events_for_size(cla_host *, size_t nbytes); /* until one of this size is free */
-CLA_API cla_status cla_host_trim(cla_host *, size_t *freed);                     /* PyTorch's empty_cache */
+CLA_API cla_status cla_host_trim(cla_host *, size_t *freed);                    /* PyTorch's empty_cache */
 
 typedef struct cla_host_info {
   void *memory;
@@ -264,8 +264,8 @@ CLA_API cla_status cla_host_resolve(const void *address, cla_host_info *out);
 typedef struct cla_host_stats {
   uint64_t active_bytes, requested_bytes, cached_bytes, pending_bytes, reserved_bytes, plain_bytes;
   uint64_t active_blocks, cached_blocks, pending_blocks, reserved_blocks, plain_blocks;
-  uint64_t allocs, frees, hits;         /* requests, frees, requests served from the cache */
-  uint64_t driver_allocs, driver_frees; /* of the hooks */
+  uint64_t allocs, frees, hits;                                  /* requests, frees, requests served from the cache */
+  uint64_t driver_allocs, driver_frees;                          /* of the hooks */
   uint64_t alloc_us, free_us, longest_alloc_us, longest_free_us; /* time spent in the hooks */
   uint64_t failed_pins;
   uint64_t peak_active_bytes; /* exact to what threads hold back: at most 1 MiB each */
