@@ -10,6 +10,8 @@ local cl = require "clalloc"
 local POINTS, HIDDEN, RATE, MOMENTUM = 256, 32, 0.1, 0.9
 local COMPARED, WARM_UP = 5, 20
 
+local NAMES = { "w1", "b1", "w2", "b2" }
+
 local network = {}
 
 -- ---- With tensors ----------------------------------------------------------------------------------------------
@@ -32,7 +34,7 @@ function network.new(hidden)
     b2 = cl.zeros(1),
   }
   net.velocity = {}
-  for _, name in ipairs { "w1", "b1", "w2", "b2" } do net.velocity[name] = (net[name] * 0):eval() end
+  for _, name in ipairs(NAMES) do net.velocity[name] = (net[name] * 0):eval() end
   return net
 end
 
@@ -53,12 +55,14 @@ function network.gradient(net, points, values)
   }
 end
 
---- One step of gradient descent with momentum. Whatever it makes goes back at its end.
+--- One step of gradient descent with momentum. Whatever it makes goes back at its end. The inner scope ends before
+-- weights change: expressions in it that nobody needs any more would be computed first otherwise.
 -- @treturn number the loss before it
 function network.step(net, points, values)
   return cl.scope(function()
-    local loss, gradients = network.gradient(net, points, values)
-    for name, gradient in pairs(gradients) do
+    local loss, gradients = cl.scope(network.gradient, net, points, values)
+    for _, name in ipairs(NAMES) do
+      local gradient = gradients[name]
       net.velocity[name]:mul_(MOMENTUM):sub_(gradient, RATE)
       net[name]:add_(net.velocity[name])
     end
@@ -76,7 +80,7 @@ end
 
 local function plain_copy(net)
   local copy = { velocity = {} }
-  for _, name in ipairs { "w1", "b1", "w2", "b2" } do
+  for _, name in ipairs(NAMES) do
     copy[name] = net[name]:totable()
     copy.velocity[name] = net.velocity[name]:totable()
   end
@@ -121,14 +125,14 @@ end
 
 local function plain_step(net, points, values)
   local loss, g = plain_gradient(net, points, values)
-  for _, name in ipairs { "w1", "b1", "w2", "b2" } do plain_update(net[name], net.velocity[name], g[name]) end
+  for _, name in ipairs(NAMES) do plain_update(net[name], net.velocity[name], g[name]) end
   return loss
 end
 
 -- ---- Training --------------------------------------------------------------------------------------------------
 
-local function driver_allocations()
-  return cl.debug.calls "create_buffer" + cl.debug.calls "create_sub_buffer"
+local function driver_allocations(tensor)
+  return tensor:device():pool():stats().driver_allocs
 end
 
 --- Trains and prints.
@@ -141,11 +145,12 @@ function network.train(steps)
   local plain, plain_points, plain_values = plain_copy(net), points:totable(), values:totable()
   local first, loss, before
   local agrees = true
+  collectgarbage() -- what was left behind so far
   print(("  %d points, %d hidden units, on %s"):format(POINTS, HIDDEN, points:device().name))
   for step = 1, steps do
     loss = network.step(net, points, values)
     first = first or loss
-    if step == WARM_UP then before = driver_allocations() end
+    if step == WARM_UP then before = driver_allocations(points) end
     if step <= COMPARED then
       local want = plain_step(plain, plain_points, plain_values)
       agrees = agrees and math.abs(loss - want) <= 1e-4 * want
@@ -154,9 +159,9 @@ function network.train(steps)
       print(("  step %4d  loss %.6f"):format(step, loss))
     end
   end
-  local made = driver_allocations() - before
+  local made = driver_allocations(points) - before
   print(("  driver allocations in steps %d to %d: %d"):format(WARM_UP + 1, steps, made))
-  for _, name in ipairs { "w1", "b1", "w2", "b2" } do
+  for _, name in ipairs(NAMES) do
     net[name]:close()
     net.velocity[name]:close()
   end

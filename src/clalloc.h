@@ -209,7 +209,8 @@ CLA_API cla_status cla_current(cla_device **device, cla_stream **stream); /* bor
  * had been submitted to each recorded stream are done; a stream that stands still delays only its own blocks. */
 typedef struct cla_host cla_host;
 
-/* What a backend supplies; all called without locks, from any thread. `arg` is handed back. */
+/* What a backend supplies; all called without locks, from any thread. `arg` is handed back. When `allocate` fails with
+ * CLA_E_NOMEM, CLA_E_DRIVER or CLA_E_UNSUPPORTED, plain memory takes its place; with another status the request fails. */
 typedef struct cla_host_hooks {
   void *arg;
   /* nbytes of memory, 64-byte aligned; `backing` is the backend's own. is_pinned comes as true. */
@@ -247,7 +248,8 @@ CLA_API void cla_host_close(cla_host *);
  * pinning fails, the block is plain memory, and counted as such. NULL cache: the current device's. */
 CLA_API cla_status cla_host_alloc(cla_host *, size_t nbytes, void **memory, void **context);
 CLA_API cla_status cla_host_free(void *context);
-/* Marks use on a stream. The context, or any address inside the allocation when it is NULL. CLA_E_FOREIGN: not ours. */
+/* Marks use on a stream of the cache's device. The context, or any address inside the allocation when it is NULL.
+ * CLA_E_FOREIGN: not ours. */
 CLA_API cla_status cla_host_record(const void *address, void *context, cla_stream *);
 CLA_API cla_status cla_host_process_events(cla_host *); /* pending blocks that are done become free */
 CLA_API cla_status cla_host_process_events_for_size(cla_host *, size_t nbytes); /* until one of this size is free */

@@ -75,7 +75,7 @@ static void *work(void *arg) {
 /* Median over the threads of each one's median. */
 static double with_threads(int n) {
   worker workers[MOST_THREADS];
-  double ns[MOST_THREADS];
+  double ns[MOST_THREADS] = {0};
   pthread_barrier_t start;
   pthread_barrier_init(&start, NULL, (unsigned)n);
   for (int i = 0; i < n; i++) {

@@ -121,8 +121,18 @@ struct cla_host {
   bool has_thread, is_woken, must_stop;
 };
 
+/* ---- pending.c ---- */
+
 /* Completes what is done; returns whether anything became free. */
 bool cla__host_process(cla_host *c);
+/* The others hold the lock. What becomes free is kept, or chained for cla__host_release. */
+void cla__host_pend(cla_host *c, cla_host_block *b, cla_host_block **chain); /* a freed block with uses, of no list */
+bool cla__host_collect(cla_host *c, cla_host_waiting *w, uint64_t done,
+                       cla_host_block **chain);                               /* tickets up to `done` */
+bool cla__host_ask(cla_host *c, cla_host_waiting *w, cla_host_block **chain); /* drops the lock meanwhile */
+/* The entry of a stream, with a use counted; NULL: no host memory. `gone` is for cla__host_waitings_free without lock. */
+cla_host_waiting *cla__host_waiting_of(cla_host *c, cla_stream *s, cla_host_waiting **gone);
+void cla__host_waitings_free(cla_host_waiting *w);
 
 /* ---- magazines.c ---- */
 
@@ -134,9 +144,18 @@ void cla__magazines_unlock(cla_host *c);
 void cla__magazines_detach(cla_host *c);                /* of a cache that is closed, after a flush */
 void cla__host_bin_put(cla_host *c, cla_host_block *b); /* a free block into its bin; holds the lock */
 
-/* ---- host_cache.c ---- */
+/* ---- life.c ---- */
 
 void cla__host_unref(cla_host *c);
+
+/* ---- host_cache.c ---- */
+
+/* A block that has become free: kept, or chained when a limit says so. Holds the lock. */
+void cla__host_keep(cla_host *c, cla_host_block *b, cla_host_block **chain);
+void cla__host_release(cla_host *c,
+                       cla_host_block *chain); /* back to the hooks, without locks; may end a closed cache */
+size_t cla__host_give_back(cla_host *c);       /* what is free, in bytes; without locks */
+void cla__host_drop_active(cla_host *c);
 cla_host_block *cla__host_block_at(const void *address); /* whose memory holds it; NULL: none */
 /* Makes room for a record of this stream, so that the one after a command's enqueue cannot fail for want of memory. Until
  * then the stream counts as recorded with nothing to wait for. */

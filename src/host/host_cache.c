@@ -1,102 +1,12 @@
 /* The pinned-host cache: allocate, free, record, and what happens to blocks that streams may still use.
  *
- * Assumes that a hook call is slow (pinning) and may fail; no lock is held during one. Pending blocks wait in one list per
- * stream, so a stuck stream delays only its own, and a pass that asks about a stream hides no block from other threads. */
+ * Assumes that a hook call is slow (pinning) and may fail; no lock is held during one, and it may do anything, closing the
+ * cache included. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "host/host.h"
-
-/* ---- Life ---- */
-
-cla_host_options cla_host_defaults(void) {
-  size_t memory = cla__host_machine_memory();
-  return (cla_host_options){.kind = CLA_HOST_MAPPED,
-                            .power_of_two_up_to = 1 << 20,
-                            .steps_up_to = (size_t)256 << 20,
-                            .max_cached = memory / 4,
-                            .max_block = memory / 4};
-}
-
-static cla_status check_hooks(const cla_host_hooks *h) {
-  if (h->allocate && h->free && h->record && h->query) return CLA_OK;
-  return cla__error(CLA_E_INVALID, "host_create: allocate, free, record and query must all be given");
-}
-
-static cla_status host_new(cla_device *d, const cla_host_options *options, bool is_default, cla_host **out) {
-  cla_host_options o = options ? *options : cla_host_defaults();
-  if ((unsigned)o.kind > CLA_HOST_PLAIN) return cla__error(CLA_E_INVALID, "host_create: kind %d", (int)o.kind);
-  if (o.power_of_two_up_to > o.steps_up_to)
-    return cla__error(CLA_E_INVALID, "host_create: power_of_two_up_to (%zu) is above steps_up_to (%zu)",
-                      o.power_of_two_up_to, o.steps_up_to);
-  cla_status status = o.hooks ? check_hooks(o.hooks) : CLA_OK;
-  if (status) return status;
-  cla_host *c = calloc(1, sizeof *c);
-  if (!c) return cla__error(CLA_E_NOMEM, "no host memory for a cache of pinned memory");
-  atomic_init(&c->refs, 1);
-  c->is_default = is_default;
-  c->device = d;
-  c->hooks = o.hooks ? *o.hooks : cla__host_hooks_for(d, o.kind);
-  c->options = o;
-  c->options.hooks = NULL;
-  pthread_mutex_init(&c->sleep_lock, NULL);
-  pthread_cond_init(&c->sleep, NULL);
-  if (!is_default) cla_device_retain(d);
-  *out = c;
-  return CLA_OK;
-}
-
-cla_status cla_host_create(cla_device *d, const cla_host_options *options, cla_host **out) {
-  cla_status status = cla__alive();
-  if (status) return status;
-  if (!d || !out) return cla__error(CLA_E_INVALID, "host_create: no device");
-  return host_new(d, options, false, out);
-}
-
-cla_status cla_device_host(cla_device *d, cla_host **out) {
-  cla_status status = cla__alive();
-  if (status) return status;
-  if (!d || !out) return cla__error(CLA_E_INVALID, "device_host: no device");
-  pthread_mutex_lock(&d->lock);
-  cla_host *c = d->host;
-  pthread_mutex_unlock(&d->lock);
-  if (!c) {
-    cla_host *fresh = NULL;
-    status = host_new(d, NULL, true, &fresh);
-    if (status) return status;
-    pthread_mutex_lock(&d->lock);
-    c = d->host;
-    if (!c) {
-      c = d->host = fresh;
-      d->host_closer = cla_host_close;
-      fresh = NULL;
-    }
-    pthread_mutex_unlock(&d->lock);
-    if (fresh) cla_host_close(fresh);
-  }
-  *out = c;
-  return CLA_OK;
-}
-
-static void waitings_free(cla_host_waiting *w) {
-  while (w) {
-    cla_host_waiting *next = w->next;
-    if (w->stream) cla__stream_unhold(w->stream);
-    free(w);
-    w = next;
-  }
-}
-
-void cla__host_unref(cla_host *c) {
-  if (atomic_fetch_sub(&c->refs, 1) != 1) return;
-  cla_device *d = c->is_default ? NULL : c->device;
-  waitings_free(c->waitings);
-  pthread_mutex_destroy(&c->sleep_lock);
-  pthread_cond_destroy(&c->sleep);
-  free(c);
-  if (d) cla_device_release(d);
-}
 
 static cla_status check_open(cla_host *c) {
   cla_status status = cla__alive();
@@ -228,7 +138,7 @@ static void leave(cla_host *c, cla_host_block *b, cla_host_block **chain) {
 }
 
 /* Called without locks; may end a closed cache. */
-static void release_chain(cla_host *c, cla_host_block *chain) {
+void cla__host_release(cla_host *c, cla_host_block *chain) {
   for (cla_host_block *next, *b = chain; b; b = next) {
     next = b->after;
     cla__map_remove(&b->range);
@@ -282,7 +192,7 @@ static cla_host_block *bin_take(cla_host *c, size_t size) {
 }
 
 /* A block that has become free: kept, or chained to go back when a limit says so. Holds the lock. */
-static void keep(cla_host *c, cla_host_block *b, cla_host_block **chain) {
+void cla__host_keep(cla_host *c, cla_host_block *b, cla_host_block **chain) {
   const size_t most = c->options.max_cached, cached = (size_t)c->share.cached_bytes;
   bool fits = b->size <= c->options.max_block && b->size <= most && cached <= most - b->size;
   if (fits && !atomic_load(&c->is_closed)) {
@@ -290,127 +200,6 @@ static void keep(cla_host *c, cla_host_block *b, cla_host_block **chain) {
     return;
   }
   leave(c, b, chain);
-}
-
-/* ---- Waiting for streams ---- */
-
-/* Takes out the entries of closed streams that nothing refers to, chained. Holds the lock. Those of a cache that is being
- * closed stay: that walks them without the lock. */
-static cla_host_waiting *reap(cla_host *c) {
-  cla_host_waiting *gone = NULL;
-  if (atomic_load(&c->is_closed)) return NULL;
-  for (cla_host_waiting **link = &c->waitings; *link;) {
-    cla_host_waiting *w = *link;
-    if (w->nuses || !w->stream || !cla__stream_closed(w->stream)) {
-      link = &w->next;
-      continue;
-    }
-    *link = w->next;
-    w->next = gone;
-    gone = w;
-  }
-  return gone;
-}
-
-/* The entry of a stream, with a use counted. Holds the lock; `gone` is for the caller to free without it. */
-static cla_host_waiting *waiting_of(cla_host *c, cla_stream *s, cla_host_waiting **gone) {
-  cla_host_waiting *w = c->waitings;
-  while (w && w->stream != s) w = w->next;
-  if (!w && (w = calloc(1, sizeof *w)) != NULL) {
-    *gone = reap(c);
-    w->stream = s;
-    cla__stream_hold(s);
-    w->next = c->waitings;
-    c->waitings = w;
-  }
-  if (w) w->nuses++;
-  return w;
-}
-
-static cla_host_use *last_use(cla_host_block *b) { return &b->uses[b->nuses - 1]; }
-
-/* The list ascends. A block freed late goes to the front or a few places up from the end; in between it waits a little
- * longer than it must, but for nothing that was submitted after it was freed. */
-static void wait_on(cla_host_waiting *w, cla_host_block *b) {
-  enum { LOOK = 16 };
-  bool is_oldest = w->first && last_use(b)->ticket <= last_use(w->first)->ticket;
-  cla_host_block *behind = is_oldest ? NULL : w->last;
-  for (int look = LOOK; behind && last_use(behind)->ticket > last_use(b)->ticket && look; look--)
-    behind = behind->before;
-  if (behind && last_use(behind)->ticket > last_use(b)->ticket) last_use(b)->ticket = last_use(behind)->ticket;
-  b->before = behind;
-  b->after = behind ? behind->after : w->first;
-  if (b->after) b->after->before = b;
-  else w->last = b;
-  if (behind) behind->after = b;
-  else w->first = b;
-}
-
-static void stop_waiting(cla_host_waiting *w, cla_host_block *b) {
-  if (b->before) b->before->after = b->after;
-  else w->first = b->after;
-  if (b->after) b->after->before = b->before;
-  else w->last = b->before;
-  b->before = b->after = NULL;
-}
-
-/* A pending block of no list: waits for the stream of its last use, or is free. Holds the lock. */
-static void settle(cla_host *c, cla_host_block *b, cla_host_block **chain) {
-  while (b->nuses && last_use(b)->ticket <= last_use(b)->on->done) last_use(b)->on->nuses--, b->nuses--;
-  if (b->nuses) {
-    wait_on(last_use(b)->on, b);
-    return;
-  }
-  c->totals.pending_bytes -= b->size;
-  c->totals.pending_blocks--;
-  keep(c, b, chain);
-}
-
-/* Everything that waits for tickets up to `done` moves on. Holds the lock. */
-static bool collect(cla_host *c, cla_host_waiting *w, uint64_t done, cla_host_block **chain) {
-  bool any = false;
-  if (done > w->done) w->done = done;
-  while (w->first && last_use(w->first)->ticket <= done) {
-    cla_host_block *b = w->first;
-    stop_waiting(w, b);
-    b->nuses--;
-    w->nuses--;
-    if (b->nuses) c->has_moved = true;
-    settle(c, b, chain);
-    any = true;
-  }
-  return any;
-}
-
-/* Asks about one stream until it says no. Holds the lock before and after. */
-static bool ask(cla_host *c, cla_host_waiting *w, cla_host_block **chain) {
-  bool any = false, done = true;
-  while (done && w->first && w->stream) {
-    uint64_t ticket = last_use(w->first)->ticket;
-    w->nuses++;
-    cla__unlock(&c->lock);
-    done = c->hooks.query(c->hooks.arg, w->stream, ticket);
-    cla__lock(&c->lock);
-    w->nuses--;
-    if (done && collect(c, w, ticket, chain)) any = true;
-  }
-  return any;
-}
-
-bool cla__host_process(cla_host *c) {
-  cla_host_block *chain = NULL;
-  bool any = false;
-  cla__lock(&c->lock);
-  do { /* again when a block that waits for several streams may have moved to one asked before */
-    c->has_moved = false;
-    for (cla_host_waiting *w = c->waitings; w; w = w->next)
-      if (ask(c, w, &chain)) any = true;
-  } while (c->has_moved);
-  cla_host_waiting *gone = reap(c);
-  cla__unlock(&c->lock);
-  waitings_free(gone);
-  release_chain(c, chain);
-  return any;
 }
 
 /* ---- Allocating ---- */
@@ -478,7 +267,7 @@ cla_status cla_host_alloc(cla_host *c, size_t nbytes, void **memory, void **cont
     if ((status = cla_current(&d, NULL)) != CLA_OK || (status = cla_device_host(d, &c)) != CLA_OK) return status;
   }
   status = check_open(c);
-  if (status) return status;
+  if (status || !c) return status;
   if (!memory || !context) return cla__error(CLA_E_INVALID, "host_alloc: no place for the address or the context");
   size_t size = block_size(c, nbytes);
   if (!size) return cla__error(CLA_E_TOO_LARGE, "%zu bytes of host memory asked: more than can be addressed", nbytes);
@@ -520,17 +309,13 @@ static bool shared_free(cla_host *c, cla_host_block *b, uint64_t generation) {
   cla__lock(&c->lock);
   bool freed = deactivate(&c->share, b, generation), waits = freed && b->nuses;
   if (waits) {
-    atomic_store(&b->state, CLA_HOST_PENDING);
-    c->totals.pending_bytes += b->size;
-    c->totals.pending_blocks++;
-    raise(&c->totals.peak_pending_bytes, c->totals.pending_bytes);
-    settle(c, b, &chain);
+    cla__host_pend(c, b, &chain);
   } else if (freed) {
-    keep(c, b, &chain);
+    cla__host_keep(c, b, &chain);
   }
   cla__unlock(&c->lock);
   if (waits && c->options.background && !atomic_load(&c->is_closed)) cla__background_wake(c);
-  release_chain(c, chain); /* may be the last of a closed cache */
+  cla__host_release(c, chain); /* may be the last of a closed cache */
   return freed;
 }
 
@@ -567,7 +352,7 @@ static cla_status add_use(cla_host *c, cla_host_block *b, cla_stream *s, uint64_
     b->uses = grown;
     b->uses_capacity = capacity;
   }
-  cla_host_waiting *w = waiting_of(c, s, gone);
+  cla_host_waiting *w = cla__host_waiting_of(c, s, gone);
   if (!w) return cla__error(CLA_E_NOMEM, "no host memory to record a stream");
   b->uses[b->nuses++] = (cla_host_use){w, ticket};
   return CLA_OK;
@@ -604,9 +389,9 @@ cla_status cla_host_record(const void *address, void *context, cla_stream *s) {
   cla_host_waiting *gone = NULL;
   cla__lock(&c->lock);
   if (atomic_load(&b->generation) != generation) status = cla__error(CLA_E_FREED, "the pinned allocation is freed");
-  else status = add_use(c, b, s, ticket, &gone);
+  else if (!(status = check_stream(c, s))) status = add_use(c, b, s, ticket, &gone); /* closed meanwhile? */
   cla__unlock(&c->lock);
-  waitings_free(gone);
+  cla__host_waitings_free(gone);
   return status;
 }
 
@@ -621,15 +406,15 @@ cla_status cla__host_expect(void *context, cla_stream *s) {
   cla_host_waiting *gone = NULL;
   cla__lock(&c->lock);
   if (atomic_load(&b->generation) != generation) status = unknown(true);
-  else status = add_use(c, b, s, 0, &gone);
+  else if (!(status = check_stream(c, s))) status = add_use(c, b, s, 0, &gone);
   cla__unlock(&c->lock);
-  waitings_free(gone);
+  cla__host_waitings_free(gone);
   return status;
 }
 
 /* ---- Giving back ---- */
 
-static size_t give_back_bins(cla_host *c) {
+size_t cla__host_give_back(cla_host *c) {
   cla_host_block *chain = NULL;
   size_t freed = 0;
   cla__lock(&c->lock);
@@ -643,7 +428,7 @@ static size_t give_back_bins(cla_host *c) {
       freed += b->size;
     }
   cla__unlock(&c->lock);
-  release_chain(c, chain);
+  cla__host_release(c, chain);
   return freed;
 }
 
@@ -658,7 +443,7 @@ cla_status cla_host_trim(cla_host *c, size_t *freed) {
   cla_status status = enter(c);
   if (status) return status;
   cla__host_process(c);
-  size_t bytes = give_back_bins(c);
+  size_t bytes = cla__host_give_back(c);
   if (freed) *freed = bytes;
   cla__host_unref(c);
   return CLA_OK;
@@ -679,83 +464,22 @@ cla_status cla_host_process_events_for_size(cla_host *c, size_t nbytes) {
   cla_host_block *chain = NULL;
   cla__lock(&c->lock);
   for (cla_host_waiting *w = c->waitings; w && size && !c->bins[cla__host_class(size)].count; w = w->next)
-    ask(c, w, &chain);
+    cla__host_ask(c, w, &chain);
   cla__unlock(&c->lock);
-  release_chain(c, chain);
+  cla__host_release(c, chain);
   cla__host_unref(c);
   return CLA_OK;
 }
 
-/* Pending blocks of a closed cache: the stream itself is waited for, whatever the hooks say, or, behind a gate of this
- * thread's, followed later. */
-typedef struct leftover {
-  cla_host *cache;
-  cla_host_waiting *on;
-} leftover;
-
-static void finish_waiting(cla_host *c, cla_host_waiting *w) {
-  cla_host_block *chain = NULL;
-  cla__lock(&c->lock);
-  collect(c, w, UINT64_MAX, &chain);
-  cla__unlock(&c->lock);
-  release_chain(c, chain);
-}
-
-static void leftover_done(void *arg) {
-  leftover *l = arg;
-  finish_waiting(l->cache, l->on);
-  cla__host_unref(l->cache);
-  free(l);
-}
-
-static void close_waiting(cla_host *c, cla_host_waiting *w) {
-  cla_stream *s = w->stream;
-  uint64_t all = cla__stream_submitted(s);
-  if (!cla__stream_would_hang(s, all) && !cla__stream_wait(s, all)) {
-    finish_waiting(c, w);
-  } else {
-    leftover *l = malloc(sizeof *l); /* without it the memory stays: better than memory that is still written */
-    if (l) {
-      *l = (leftover){c, w};
-      atomic_fetch_add(&c->refs, 1);
-      if (cla__stream_defer(s, all, leftover_done, l)) {
-        cla__host_unref(c);
-        free(l);
-      }
-    }
-  }
-  cla__lock(&c->lock);
-  w->stream = NULL;
-  cla__unlock(&c->lock);
-  cla__stream_unhold(s);
-}
-
 /* The device ends: memory that nobody freed goes with it. */
-static void drop_active(cla_host *c) {
+void cla__host_drop_active(cla_host *c) {
   cla_host_block *chain = NULL;
   cla__lock(&c->lock);
   for (cla_host_block *b = c->youngest; b; b = b->elder) {
     uint64_t generation = atomic_load(&b->generation);
     if (generation % 2 == 0 || !deactivate(&c->share, b, generation)) continue;
-    atomic_store(&b->state, CLA_HOST_PENDING);
-    c->totals.pending_bytes += b->size;
-    c->totals.pending_blocks++;
-    settle(c, b, &chain);
+    cla__host_pend(c, b, &chain);
   }
   cla__unlock(&c->lock);
-  release_chain(c, chain);
-}
-
-void cla_host_close(cla_host *c) {
-  if (!c || cla__driver_forbidden() || atomic_exchange(&c->is_closed, true)) return;
-  cla__background_stop(c);
-  give_back_bins(c);
-  cla__lock(&c->lock);
-  cla__magazines_detach(c);
-  cla_host_waiting *waitings = c->waitings;
-  cla__unlock(&c->lock);
-  for (cla_host_waiting *w = waitings; w; w = w->next) close_waiting(c, w);
-  give_back_bins(c);
-  if (c->is_default) drop_active(c);
-  cla__host_unref(c);
+  cla__host_release(c, chain);
 }

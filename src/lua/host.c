@@ -25,10 +25,12 @@ static cla_host *check(lua_State *L) { return check_cache(L)->host; }
 
 lua_cache *cla_lua_newcache(lua_State *L, lua_share *share) {
   lua_cache *cache = calloc(1, sizeof *cache);
-  if (!cache) luaL_error(L, "not enough memory for a cache");
-  else cache->count = 1;
+  if (!cache) {
+    luaL_error(L, "not enough memory for a cache");
+    abort(); /* it does not return */
+  }
+  *cache = (lua_cache){.share = share, .count = 1};
   share->count++;
-  cache->share = share;
   return cache;
 }
 

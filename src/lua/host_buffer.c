@@ -28,15 +28,17 @@ static void attach(lua_host_buffer *h, lua_cache *cache) {
   h->cache = cache;
 }
 
+static cla_status take(cla_host *c, size_t nbytes, lua_host_buffer *h) {
+  if (!c) return cla__error(CLA_E_CLOSED, "the cache of pinned memory is closed"); /* by a finalizer */
+  return cla_host_alloc(c, nbytes, &h->memory, &h->context);
+}
+
 /* Once more after a collection when there was no memory. */
 static cla_status allocate(lua_State *L, const lua_cache *cache, lua_host_buffer *h, size_t nbytes) {
   lua_world *w = cache->share->world;
-  cla_host *c = cache->host;
-  cla_lua_grew_within(L, w, c->options.max_cached, nbytes);
-  if (!cache->host) return cla__error(CLA_E_CLOSED, "the cache of pinned memory is closed"); /* by a finalizer */
-  cla_status status = cla_host_alloc(c, nbytes, &h->memory, &h->context);
-  if (status == CLA_E_NOMEM && cla_lua_collect(L, w) && cache->host)
-    status = cla_host_alloc(c, nbytes, &h->memory, &h->context);
+  cla_lua_grew_within(L, w, cache->host->options.max_cached, nbytes);
+  cla_status status = take(cache->host, nbytes, h);
+  if (status == CLA_E_NOMEM && cla_lua_collect(L, w)) status = take(cache->host, nbytes, h);
   if (status) cla_lua_shrank(w, nbytes);
   return status;
 }
@@ -102,9 +104,9 @@ static int host_buffer_view(lua_State *L) {
   else lua_pop(L, 1);
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, -2, 2);
-  if (!h->cache) luaL_error(L, "attempt to use a closed host buffer"); /* by a finalizer, just now */
+  cla_lua_checkopen(L, 1, h->cache, "host buffer"); /* a finalizer may have closed it just now */
   *view = *h;
-  h->cache->count++;
+  view->cache->count++;
   view->memory = (char *)h->memory + offset;
   view->offset = h->offset + offset;
   view->nbytes = nbytes;

@@ -535,14 +535,24 @@ static cla_status order_for(cla_device *d, cla_stream *s, cl_event *out, cla_ord
 }
 
 /* Pinned memory at the host end of an asynchronous copy is in use by the stream; plain memory is the caller's to keep. */
-static cla_status record_host(const void *address, cla_stream *s, cl_event *out) {
+static cla_status record_host(const void *address, cla_stream *s) {
   const cla_range *r = cla__map_find(address);
-  if (!r || !r->record) return CLA_OK;
-  cla_status status = r->record(address, s);
+  return r && r->record ? r->record(address, s) : CLA_OK;
+}
+
+/* Recorded before the copy too: there is room for the record then, or the copy is not begun. */
+static cla_status copy_host(void *dst, const void *src, size_t nbytes, const cla_handle *h, size_t offset, bool is_read,
+                            const cla_order *o) {
+  const void *host = is_read ? dst : src;
+  cla_status status = o->out ? record_host(host, o->stream) : CLA_OK;
+  if (!status) status = is_read ? cla__read(h, offset, dst, nbytes, o) : cla__write(h, offset, src, nbytes, o);
+  if (status || !o->out) return status;
+  status = record_host(host, o->stream);
   if (!status) return CLA_OK;
-  cla__wait_events(s->device->driver, 1, out); /* unrecorded, the copy must be over before anybody frees the memory */
-  cla__release_event(s->device->driver, *out);
-  *out = NULL;
+  cla__stream_wait(o->stream,
+                   cla__stream_submitted(o->stream)); /* nobody may have the memory before the copy is over */
+  cla__release_event(o->stream->device->driver, *o->out);
+  *o->out = NULL;
   return status;
 }
 
@@ -561,10 +571,8 @@ cla_status cla_copy(void *dst, const void *src, size_t nbytes, cla_stream *s, cl
   }
   status = order_for(to.pool ? to.pool->device : from.pool->device, s, out, &o);
   if (status) return status;
-  if (!from.pool || !to.pool) {
-    status = from.pool ? cla__read(&from, from_offset, dst, nbytes, &o) : cla__write(&to, to_offset, src, nbytes, &o);
-    return status || !out ? status : record_host(from.pool ? dst : src, o.stream, out);
-  }
+  if (!to.pool) return copy_host(dst, src, nbytes, &from, from_offset, true, &o);
+  if (!from.pool) return copy_host(dst, src, nbytes, &to, to_offset, false, &o);
   return cla__copy(&to, to_offset, &from, from_offset, nbytes, &o);
 }
 

@@ -30,14 +30,13 @@ const char *cla_status_name(cla_status status) {
   return "UNKNOWN";
 }
 
-cla_status cla__error(cla_status status, const char *format, ...) {
+void cla__note(const char *format, ...) {
   char text[sizeof last_message]; /* the arguments may include the old message */
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
   memcpy(last_message, text, sizeof text);
-  return status;
 }
 
 void cla__error_keep(cla_error_memo *memo) { memcpy(memo->text, last_message, sizeof memo->text); }
@@ -53,10 +52,9 @@ bool cla__is_out_of_memory(cl_int code) {
   return code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_RESOURCES || code == CL_OUT_OF_HOST_MEMORY;
 }
 
-cla_status cla__driver_error(cla_call call, cl_int code) {
-  if (cla__driver_forbidden()) return cla__forked();
-  return cla__error(cla__is_out_of_memory(code) ? CLA_E_NOMEM : CLA_E_DRIVER, "%s failed: %s (%d)",
-                    cla__call_name(call), cla__cl_name(code), (int)code);
+void cla__note_driver(cla_call call, cl_int code) {
+  if (cla__driver_forbidden()) cla__forked();
+  else cla__note("%s failed: %s (%d)", cla__call_name(call), cla__cl_name(code), (int)code);
 }
 
 const char *cla__cl_name(cl_int code) {

@@ -13,12 +13,21 @@
 
 /* ---- error.c ---- */
 
-/* Leaves the message for cla_last_error() and returns the status. */
-cla_status cla__error(cla_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* "create_buffer failed: CL_OUT_OF_RESOURCES (-5)"; the status tells a lack of memory from other failures. */
-cla_status cla__driver_error(cla_call call, cl_int code);
+/* Leaves the message for cla_last_error() and gives the status. A macro, so that whoever reads the caller, an analyser too,
+ * sees which status comes back. */
+void cla__note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline cla_status cla__same(cla_status status) { return status; } /* may be ignored */
+#define cla__error(status, ...) (cla__note(__VA_ARGS__), cla__same(status))
+
 const char *cla__cl_name(cl_int code); /* "CL_OUT_OF_RESOURCES" */
 bool cla__is_out_of_memory(cl_int code);
+/* "create_buffer failed: CL_OUT_OF_RESOURCES (-5)"; the status tells a lack of memory from other failures. */
+void cla__note_driver(cla_call call, cl_int code);
+static inline cla_status cla__driver_error(cla_call call, cl_int code) {
+  cla__note_driver(call, code);
+  if (cla__driver_forbidden()) return CLA_E_FORKED;
+  return cla__is_out_of_memory(code) ? CLA_E_NOMEM : CLA_E_DRIVER;
+}
 
 /* A failure that was mended leaves no trace: keep the message before trying, put it back afterwards. */
 typedef struct cla_error_memo {

@@ -14,9 +14,14 @@ local shape = require "clalloc.tensor.shape"
 
 local methods = Tensor.methods
 
--- A tile's side, elements of a side per item, columns and rows of operands copied at a time.
-local SMALL = { tile = 32, patch = 4, depth = 32 }
-local CPU = { tile = 64, patch = 8, depth = 32 }
+-- A tile's side, elements of a side per item, columns and rows of operands copied at a time. The last is for devices
+-- that take fewer items in a group.
+local FORMS = {
+  cpu = { { tile = 64, patch = 8, depth = 32 }, { tile = 16, patch = 4, depth = 16 } },
+  other = {
+    { tile = 64, patch = 4, depth = 16 }, { tile = 32, patch = 4, depth = 16 }, { tile = 16, patch = 4, depth = 16 },
+  },
+}
 
 local SOURCE = [[
 #if HAS_FP64
@@ -76,9 +81,17 @@ local function source(own, kind, index, form)
   }
 end
 
--- A side of 8 x 8 items has to fit.
-local function form_of(own)
-  return own.is_cpu and own.local_mem >= 1 << 15 and CPU or SMALL
+-- The kernel of the first form whose group and tiles the device takes.
+local function kernel_of(own, kind, index)
+  local forms = own.is_cpu and FORMS.cpu or FORMS.other
+  for i, form in ipairs(forms) do
+    local side = form.tile // form.patch
+    local local_nbytes = 2 * form.tile * form.depth * kind.size
+    if i == #forms or (side * side <= own.max_group and local_nbytes <= own.local_mem) then
+      local kernel = context.kernel(own, form, kind, index, "matmul", source, kind, index, form)
+      if i == #forms or kernel.run.max_group >= side * side then return kernel, form end
+    end
+  end
 end
 
 local function product(own, a, b, sizes, strides_a, strides_b)
@@ -87,8 +100,7 @@ local function product(own, a, b, sizes, strides_a, strides_b)
   local reach = math.max(m * n, a.start + m * strides_a[1] + k * strides_a[2],
     b.start + k * strides_b[1] + n * strides_b[2])
   local index = reach >= 1 << 30 and "long" or "int"
-  local form = form_of(own)
-  local kernel = context.kernel(own, "matmul", a.kind, index, "matmul", source, a.kind, index, form)
+  local kernel, form = kernel_of(own, a.kind, index)
   local side = form.tile // form.patch
   loops.launch(own, "matmul", kernel, {
     out.storage.buffer, a.storage.buffer, a.start, strides_a[1], strides_a[2],

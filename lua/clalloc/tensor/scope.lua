@@ -55,6 +55,9 @@ end
 
 --- Calls `body(...)`; then closes every tensor made in it, except those it returns, alone or in plain tables. After an
 -- error all are closed.
+--
+-- It ends expressions too: one that nobody needs any more would have to be computed before what it reads is changed in
+-- place. So compute a gradient in one scope, and change weights after it.
 -- @tparam function body
 -- @param ... its arguments
 -- @return what body returns

@@ -96,7 +96,7 @@ function storage.settle(self, tensor)
   if self.pending then self.pending[tensor] = nil end
 end
 
---- Before the memory changes: whatever is to be computed from it is computed, by `storage.overtake`, which the type sets.
+--- Before the memory changes: whatever is to be computed from it is computed, by `storage.overtake`, set by the type.
 function storage.before_write(self)
   if not self.pending or not next(self.pending) then return end
   local list = {}

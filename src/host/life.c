@@ -1,0 +1,144 @@
+/* The life of a pinned cache: made, shared as a device's own, closed.
+ *
+ * A cache is open until it is closed, and there until its last block is gone: blocks that streams may still use, and live
+ * allocations, outlast the closing. The device's own cache goes with the device, and takes what nobody freed along. */
+#include <stdlib.h>
+
+#include "host/host.h"
+
+cla_host_options cla_host_defaults(void) {
+  size_t memory = cla__host_machine_memory();
+  return (cla_host_options){.kind = CLA_HOST_MAPPED,
+                            .power_of_two_up_to = 1 << 20,
+                            .steps_up_to = (size_t)256 << 20,
+                            .max_cached = memory / 4,
+                            .max_block = memory / 4};
+}
+
+static cla_status check_hooks(const cla_host_hooks *h) {
+  if (h->allocate && h->free && h->record && h->query) return CLA_OK;
+  return cla__error(CLA_E_INVALID, "host_create: allocate, free, record and query must all be given");
+}
+
+static cla_status host_new(cla_device *d, const cla_host_options *options, bool is_default, cla_host **out) {
+  cla_host_options o = options ? *options : cla_host_defaults();
+  if ((unsigned)o.kind > CLA_HOST_PLAIN) return cla__error(CLA_E_INVALID, "host_create: kind %d", (int)o.kind);
+  if (o.power_of_two_up_to > o.steps_up_to)
+    return cla__error(CLA_E_INVALID, "host_create: power_of_two_up_to (%zu) is above steps_up_to (%zu)",
+                      o.power_of_two_up_to, o.steps_up_to);
+  cla_status status = o.hooks ? check_hooks(o.hooks) : CLA_OK;
+  if (status) return status;
+  cla_host *c = calloc(1, sizeof *c);
+  if (!c) return cla__error(CLA_E_NOMEM, "no host memory for a cache of pinned memory");
+  atomic_init(&c->refs, 1);
+  c->is_default = is_default;
+  c->device = d;
+  c->hooks = o.hooks ? *o.hooks : cla__host_hooks_for(d, o.kind);
+  c->options = o;
+  c->options.hooks = NULL;
+  pthread_mutex_init(&c->sleep_lock, NULL);
+  pthread_cond_init(&c->sleep, NULL);
+  if (!is_default) cla_device_retain(d);
+  *out = c;
+  return CLA_OK;
+}
+
+cla_status cla_host_create(cla_device *d, const cla_host_options *options, cla_host **out) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!d || !out) return cla__error(CLA_E_INVALID, "host_create: no device");
+  return host_new(d, options, false, out);
+}
+
+cla_status cla_device_host(cla_device *d, cla_host **out) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!d || !out) return cla__error(CLA_E_INVALID, "device_host: no device");
+  pthread_mutex_lock(&d->lock);
+  cla_host *c = d->host;
+  pthread_mutex_unlock(&d->lock);
+  if (!c) {
+    cla_host *fresh = NULL;
+    status = host_new(d, NULL, true, &fresh);
+    if (status) return status;
+    pthread_mutex_lock(&d->lock);
+    c = d->host;
+    if (!c) {
+      c = d->host = fresh;
+      d->host_closer = cla_host_close;
+      fresh = NULL;
+    }
+    pthread_mutex_unlock(&d->lock);
+    if (fresh) cla_host_close(fresh);
+  }
+  *out = c;
+  return CLA_OK;
+}
+
+void cla__host_unref(cla_host *c) {
+  if (atomic_fetch_sub(&c->refs, 1) != 1) return;
+  cla_device *d = c->is_default ? NULL : c->device;
+  cla__host_waitings_free(c->waitings);
+  pthread_mutex_destroy(&c->sleep_lock);
+  pthread_cond_destroy(&c->sleep);
+  free(c);
+  if (d) cla_device_release(d);
+}
+
+/* Pending blocks of a closed cache: the stream itself is waited for, whatever the hooks say, or, behind a gate of this
+ * thread's, followed later. */
+typedef struct leftover {
+  cla_host *cache;
+  cla_host_waiting *on;
+} leftover;
+
+static void finish_waiting(cla_host *c, cla_host_waiting *w) {
+  cla_host_block *chain = NULL;
+  cla__lock(&c->lock);
+  cla__host_collect(c, w, UINT64_MAX, &chain);
+  cla__unlock(&c->lock);
+  cla__host_release(c, chain);
+}
+
+static void leftover_done(void *arg) {
+  leftover *l = arg;
+  finish_waiting(l->cache, l->on);
+  cla__host_unref(l->cache);
+  free(l);
+}
+
+static void close_waiting(cla_host *c, cla_host_waiting *w) {
+  cla_stream *s = w->stream;
+  uint64_t all = cla__stream_submitted(s);
+  if (!cla__stream_would_hang(s, all) && !cla__stream_wait(s, all)) {
+    finish_waiting(c, w);
+  } else {
+    leftover *l = malloc(sizeof *l); /* without it the memory stays: better than memory that is still written */
+    if (l) {
+      *l = (leftover){c, w};
+      atomic_fetch_add(&c->refs, 1);
+      if (cla__stream_defer(s, all, leftover_done, l)) {
+        atomic_fetch_sub(&c->refs, 1);
+        free(l);
+      }
+    }
+  }
+  cla__lock(&c->lock);
+  w->stream = NULL;
+  cla__unlock(&c->lock);
+  cla__stream_unhold(s);
+}
+
+void cla_host_close(cla_host *c) {
+  if (!c || cla__driver_forbidden() || atomic_exchange(&c->is_closed, true)) return;
+  cla__background_stop(c);
+  cla__host_give_back(c);
+  cla__lock(&c->lock);
+  cla__magazines_detach(c);
+  cla_host_waiting *waitings = c->waitings;
+  cla__unlock(&c->lock);
+  for (cla_host_waiting *w = waitings; w; w = w->next) close_waiting(c, w);
+  cla__host_give_back(c);
+  if (c->is_default) cla__host_drop_active(c);
+  cla__host_unref(c);
+}
