@@ -31,7 +31,8 @@ static void a_held_block_is_waited_for(void) {
   cl_event event = NULL;
   pthread_t thread;
   CHECK(cla_pool_create_with(device, &options, &p) == CLA_OK);
-  CHECK(cla_stream_create(device, &q1) == CLA_OK && cla_stream_create(device, &q2) == CLA_OK);
+  CHECK(cla_stream_create(device, &q1) == CLA_OK);
+  CHECK(cla_stream_create(device, &q2) == CLA_OK);
   CHECK(cla_gate_create(device, &gate) == CLA_OK); /* not exclusive: others may open it */
   CHECK(cla_alloc(p, 80000000, q1, &h) == CLA_OK);
   CHECK(cla_stream_wait_gate(q2, gate) == CLA_OK);

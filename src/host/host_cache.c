@@ -180,13 +180,15 @@ static void bin_remove(cla_host *c, cla_host_block *b) {
   c->share.cached_blocks--;
 }
 
-/* The smallest that a bounded look in the class finds; its size is checked, for a class holds several. */
+/* One of just the size, or the smallest that a bounded look in the class finds: a class holds several sizes. */
 static cla_host_block *bin_take(cla_host *c, size_t size) {
   enum { LOOK = 16 };
   cla_host_block *best = NULL;
   int look = LOOK;
-  for (cla_host_block *b = c->bins[cla__host_class(size)].first; b && look--; b = b->after)
+  for (cla_host_block *b = c->bins[cla__host_class(size)].first; b && look--; b = b->after) {
     if (b->size >= size && (!best || b->size < best->size)) best = b;
+    if (b->size == size) break;
+  }
   if (best) bin_remove(c, best);
   return best;
 }

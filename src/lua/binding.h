@@ -69,7 +69,7 @@ void cla_lua_unshare(lua_share *share);                /* NULL is ignored */
  * NOMEM, LIMIT, TOO_LARGE, DRIVER, NO_DEVICE are the environment's. */
 int cla_lua_fail(lua_State *L, cla_status status);
 /* "bad argument #arg to 'function' (...)"; lua_pushfstring's formats. */
-_Noreturn void cla_lua_badarg(lua_State *L, int arg, const char *format, ...);
+__attribute__((noreturn)) void cla_lua_badarg(lua_State *L, int arg, const char *format, ...);
 int cla_lua_pushfail(lua_State *L, cla_status status); /* nil, message, code, whatever the status */
 int cla_lua_raise(lua_State *L);                       /* raises the last error, whatever its status */
 int cla_lua_result(lua_State *L, cla_status status);   /* true, or as cla_lua_fail */

@@ -45,7 +45,7 @@ int cla_lua_result(lua_State *L, cla_status status) {
   return 1;
 }
 
-_Noreturn void cla_lua_badarg(lua_State *L, int arg, const char *format, ...) {
+__attribute__((noreturn)) void cla_lua_badarg(lua_State *L, int arg, const char *format, ...) {
   va_list args;
   va_start(args, format);
   const char *message = lua_pushvfstring(L, format, args);

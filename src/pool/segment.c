@@ -160,7 +160,8 @@ static void drop_uses(cla_block *b) {
 
 /* Every block of the segment becomes one free block again, whatever it was: nobody's, in no statistics. */
 void cla__segment_clear(cla_pool *p, cla_segment *g) {
-  for (cla_block *b = g->first; b; b = b->next) {
+  cla_block *b = g->first; /* there is always one */
+  do {
     if (b->state == CLA_BINNED) cla__owner_unbin(b);
     if (b->waits_for) cla__owner_unhold(b->waits_for, b);
     drop_uses(b);
@@ -172,7 +173,7 @@ void cla__segment_clear(cla_pool *p, cla_segment *g) {
     b->pins = 0;
     b->state = CLA_ACTIVE; /* in no list */
     cla__block_give(b, p->nobody);
-  }
+  } while ((b = b->next) != NULL);
   while (g->first->next) cla__block_join(p, g->first);
   g->first->freed_at = 0;
   g->nlive = 0;

@@ -280,24 +280,24 @@ static void CL_CALLBACK read_is_done(cl_event event, cl_int state, void *arg) {
   staging_unref(s);
 }
 
-static cla_status staging_new(cla_device *d, size_t nbytes, staging **out) {
+/* NULL: *status says why. */
+static staging *staging_new(cla_device *d, size_t nbytes, cla_status *status) {
   staging *s = calloc(1, sizeof *s);
   cl_int err = CL_SUCCESS;
   if (s) s->host = malloc(nbytes ? nbytes : 1);
   if (!s || !s->host) {
     free(s);
-    return cla__error(CLA_E_NOMEM, "copy: no host memory for %zu bytes between two devices", nbytes);
+    *status = cla__error(CLA_E_NOMEM, "copy: no host memory for %zu bytes between two devices", nbytes);
+    return NULL;
   }
   atomic_init(&s->refs, 1);
   s->driver = d->driver;
   s->ready = cla__create_user_event(d->driver, d->context, &err);
-  if (!s->ready) {
-    free(s->host);
-    free(s);
-    return cla__driver_error(CLA_CALL_create_user_event, err);
-  }
-  *out = s;
-  return CLA_OK;
+  if (s->ready) return s;
+  *status = cla__driver_error(CLA_CALL_create_user_event, err);
+  free(s->host);
+  free(s);
+  return NULL;
 }
 
 /* Our share of the memory ends when the stream has done what it has now. Without host memory to note that, and behind a gate,
@@ -327,15 +327,15 @@ static cla_status write_staged(const cla_handle *dst, size_t dst_offset, staging
 
 static cla_status copy_async_between(const cla_handle *dst, size_t dst_offset, const cla_handle *src, size_t src_offset,
                                      size_t nbytes, cla_stream *source, const cla_order *o) {
-  staging *s = NULL;
   cl_event read = NULL;
   /* A device that runs only when waited for would leave the receiving one waiting for ever: its half is done now. */
   if (source->device->is_manual && cla__stream_would_hang(source, UINT64_MAX))
     return cla__error(CLA_E_BUSY,
                       "copy: stream %llu of a manual device waits for a gate that this thread has not opened",
                       (unsigned long long)source->id);
-  cla_status status = staging_new(o->stream->device, nbytes, &s);
-  if (status) return status;
+  cla_status status = CLA_OK;
+  staging *s = staging_new(o->stream->device, nbytes, &status);
+  if (!s) return status;
   const bool waits_at_source = o->nwait && o->wait_device == source->device;
   const cla_order from = {.stream = source,
                           .out = &read,
@@ -493,9 +493,9 @@ cla_status cla__unmap(const cla_handle *h, cla_mapping *m) {
 cla_status cla_map(void *address, size_t nbytes, unsigned flags, void **host) {
   cla_handle h;
   size_t offset;
-  cla_device *d;
-  cla_stream *s;
-  cla_mapping *m;
+  cla_device *d = NULL;
+  cla_stream *s = NULL;
+  cla_mapping *m = NULL;
   cla_status status = cla__alive();
   if (!status && !host) status = cla__error(CLA_E_INVALID, "map: no place for the host address");
   if (!status) status = cla__handle_of(address, &h, &offset);

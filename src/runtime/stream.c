@@ -176,7 +176,10 @@ bool cla__stream_poll(cla_stream *s, uint64_t number) {
 }
 
 cla_status cla__stream_wait(cla_stream *s, uint64_t number) {
-  if (cla__stream_done(s, number)) return CLA_OK;
+  if (cla__stream_done(s, number)) {
+    cla__stream_poll(s, 0); /* markers that a blocking command has overtaken are let go */
+    return CLA_OK;
+  }
   if (cla__stream_would_hang(s, number))
     return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
                       (unsigned long long)s->id);
