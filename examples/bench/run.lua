@@ -118,10 +118,13 @@ function groups.host()
   io.write(output_of(("%s/bench/host %s"):format(build, table.concat(files, " "))))
 end
 
-local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay"}
+--- Tensors: see tensor.lua.
+function groups.tensor() dofile("examples/bench/tensor.lua").run() end
+
+local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay", "tensor"}
 for _, name in ipairs(chosen) do
   if not groups[name] then
-    io.stderr:write(("no group '%s'; there are pair, host, lua, replay\n"):format(name))
+    io.stderr:write(("no group '%s'; there are pair, host, lua, replay, tensor\n"):format(name))
     os.exit(2)
   end
   groups[name]()
