@@ -191,8 +191,9 @@ end
 -- Exit code, standard output, standard error.
 local function run_example(arguments)
   local out, err = os.tmpname(), os.tmpname()
+  -- The environment's module, not this process's: that may be one with a sanitizer in it.
   local command = ("LUA_PATH=%s LUA_CPATH=%s lua5.4 examples/replay.lua %s >%s 2>%s"):format(
-    quoted(package.path), quoted(package.cpath), arguments, out, err)
+    quoted(os.getenv "LUA_PATH" or package.path), quoted(os.getenv "LUA_CPATH" or package.cpath), arguments, out, err)
   local _, _, code = os.execute(command)
   local texts = {}
   for i, path in ipairs { out, err } do

@@ -1,7 +1,7 @@
 -- All benchmarks, one line a figure:  bench NAME ours=VALUE unit peer=NAME:VALUE ratio=R
 --
 --   make bench                        all of them
---   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay
+--   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay, tensor
 --
 -- Everything is measured side by side in this run; medians of several runs. The replays need the recordings of
 -- ../shared/traces (or of the folder in $CLALLOC_TRACES); without them they are left out, and say so.
