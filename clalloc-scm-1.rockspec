@@ -76,6 +76,7 @@ build = {
         "src/pool/policy.c",
         "src/pool/pool.c",
         "src/pool/segment.c",
+        "src/pool/subs.c",
         "src/pool/transfer.c",
         "src/runtime/address_map.c",
         "src/runtime/debug.c",

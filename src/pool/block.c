@@ -41,6 +41,7 @@ cla_block *cla__block_new(cla_pool *p) {
   b->requested = 0;
   b->generation = b->freed_at = 0;
   b->pins = 0;
+  b->sub = NULL;
   return b;
 }
 
@@ -72,10 +73,8 @@ cla_segment *cla__segment_new(cla_pool *p) {
 
 void cla__segment_drop(cla_pool *p, cla_segment *g) {
   free(g->starts[0]); /* the summaries lie in the same piece */
-  free(g->subs);
   g->starts[0] = NULL;
   g->nlevels = 0;
-  g->subs = NULL;
   g->first = NULL;
   g->next = p->spare_segments;
   p->spare_segments = g;

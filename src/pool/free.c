@@ -69,6 +69,7 @@ static void free_locked(cla_pool *p, cla_block *b, cla_segment **chain) {
   cla_segment *g = b->segment;
   cla__count_free(p, b);
   b->generation = 0;
+  if (b->sub) cla__sub_loosen(b);
   b->freed_at = o->stream ? cla__stream_submitted(o->stream) : 0;
   if (p->nstreams > 1 && b->freed_at) cla__stream_want(o->stream, b->freed_at);
   if (b->nuses | b->pins | g->is_bad) {

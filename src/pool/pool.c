@@ -83,7 +83,7 @@ static cla_status pool_new(cla_device *d, const cla_pool_options *options, bool 
   if (p->policy.grain < p->align) p->policy.grain = p->align;
   p->align_log2 = (unsigned)__builtin_ctzll(p->align);
   p->growing = 0;
-  p->segment_number = p->sub_clock = 0;
+  p->segment_number = 0;
   p->stats = (cla_stats){0};
   memset(p->live_of_class, 0, sizeof p->live_of_class);
   p->owners = NULL;

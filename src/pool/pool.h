@@ -16,6 +16,7 @@
 typedef struct cla_segment cla_segment;
 typedef struct cla_block cla_block;
 typedef struct cla_owner cla_owner;
+typedef struct cla_sub cla_sub;
 
 /* ---- Blocks ---- */
 
@@ -41,6 +42,7 @@ struct cla_block {
   size_t requested;    /* bytes asked for; requested <= size */
   uint64_t generation; /* of the live allocation; 0 when there is none */
   uint64_t freed_at;   /* number of the owner's stream when it was freed: after it, anyone may use the memory */
+  cla_sub *sub;        /* of exactly this block, while it is live and has one */
   cla_owner *owner;
   cla_owner *waits_for; /* held: the owner in whose held list it is; NULL: it waits for pins or maps */
   uint64_t held_until;  /* its place there */
@@ -55,13 +57,16 @@ struct cla_block {
 
 /* ---- Segments ---- */
 
-typedef struct cla_sub {
+/* A sub-buffer of a segment. See subs.c. */
+struct cla_sub {
   size_t offset, size;
-  cl_mem mem;          /* NULL: the place is empty */
-  uint64_t used_at;    /* pool->sub_clock when it was last asked for */
-  uint64_t generation; /* pool->generation then: an allocation with a later one has not used it */
-  bool is_promised;    /* handed to a C program, until its allocation is freed */
-} cla_sub;
+  cl_mem mem;
+  cla_sub *chain;          /* in the segment's hash; in a chain to be released */
+  cla_sub *before, *after; /* in the segment's loose list, least recently used first */
+  bool is_loose;           /* no live block's own: dropped when in the way, or when there are many */
+  unsigned pins;           /* commands being enqueued */
+  uint64_t promised_to;    /* generation of the allocation for whose life a C program may keep it; 0: none */
+};
 
 enum { CLA_MAX_LEVELS = 8 };
 
@@ -81,8 +86,9 @@ struct cla_segment {
   uint64_t
       *starts[CLA_MAX_LEVELS]; /* a bit for every align bytes: does a block start there; above it, summaries of 64 */
   unsigned nlevels;            /* 0: not split yet, first is the only block */
-  cla_sub *subs;               /* open hash of sub_capacity places */
-  size_t nsubs, sub_capacity;
+  cla_sub **subs;              /* hash by offset and size: sub_capacity chains */
+  size_t nsubs, sub_capacity, nloose;
+  cla_sub *loose_first, *loose_last;
 };
 
 /* ---- Bins: two-level size classes (TLSF) ---- */
@@ -171,7 +177,7 @@ struct cla_pool {
   unsigned flags;
   size_t growing;      /* bytes of segments being made by threads outside the lock */
   uint64_t generation; /* last one given; ascends, distinct across pools */
-  uint64_t segment_number, sub_clock;
+  uint64_t segment_number;
   cla_stats stats;
   cla_segment *segments; /* in the order made, newest first */
   cla_owner *owners;     /* all, nobody included */
@@ -259,11 +265,15 @@ void cla__segments_release(cla_pool *p, cla_segment *chain);
 /* Largest wholly free segment that nothing queued uses any more, or NULL. */
 cla_segment *cla__segment_releasable(cla_pool *p);
 
-/* A cl_mem for a range of the segment: the whole buffer, a cached sub-buffer or a new one. The caller holds the lock,
- * which is dropped while the driver is called, and has pinned the segment. */
-cla_status cla__segment_mem(cla_pool *p, cla_segment *g, size_t offset, size_t size, cl_mem *out);
-/* The sub-buffer just got for this range stays as long as its allocation lives. Holds the lock. */
-void cla__segment_promise(cla_segment *g, size_t offset, size_t size);
+/* ---- subs.c: sub-buffers ---- */
+
+/* A cl_mem for [offset, offset + size) of the segment, inside block b: the whole buffer, a cached sub-buffer or a new one, with
+ * a pin that the caller gives back (*sub is NULL for the whole buffer). The caller holds the lock, which is dropped while the
+ * driver is called, and has pinned block and segment. */
+cla_status cla__sub_get(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **sub, cl_mem *out);
+void cla__sub_loosen(cla_block *b);          /* b is freed: its own sub-buffer is nobody's now */
+cla_sub *cla__subs_take_all(cla_segment *g); /* chained; the segment is in no pool any more */
+void cla__subs_release(const cla_driver *driver, cla_sub *chain);
 
 /* ---- policy.c: the decisions ---- */
 
@@ -324,6 +334,7 @@ static inline void cla__debug_check(cla_pool *p) { (void)p; }
 /* One allocation taking part in a command: memory that cannot go away before the enqueue returned. */
 typedef struct cla_pin {
   cla_handle handle;
+  cla_sub *sub; /* pinned too; NULL: mem is the segment's */
   cl_mem mem;
   size_t offset; /* to add in the command */
 } cla_pin;

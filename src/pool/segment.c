@@ -1,12 +1,8 @@
-/* Segments: memory got from the driver and given back, and the sub-buffers commands use.
+/* Segments: memory got from the driver and given back.
  *
  * Assumes that creating a buffer is slow and may fail late: drivers back buffers lazily, so a new segment is migrated
  * to the device and the migration waited for, which shows exhaustion at once (arrayfire#2650). PoCL backs memory at
- * first touch whatever is asked: there the pool's limit is the guard.
- *
- * OpenCL leaves the concurrent use of a buffer and its sub-buffers undefined, so a block that does not fill its
- * segment is used through a sub-buffer in every command. Sub-buffers are made on first use and kept for the next
- * block cut at the same place with the same size. */
+ * first touch whatever is asked: there the pool's limit is the guard. */
 #include <stdlib.h>
 
 #include "pool/count.h"
@@ -169,6 +165,7 @@ void cla__segment_clear(cla_pool *p, cla_segment *g) {
     b->uses = NULL;
     b->uses_capacity = 0;
     b->maps = NULL; /* their holders find them gone */
+    b->sub = NULL;
     b->generation = 0;
     b->pins = 0;
     b->state = CLA_ACTIVE; /* in no list */
@@ -184,8 +181,7 @@ void cla__segment_clear(cla_pool *p, cla_segment *g) {
 void cla__segments_release(cla_pool *p, cla_segment *chain) {
   const cla_driver *driver = p->device->driver;
   for (cla_segment *g = chain; g; g = g->next) {
-    for (size_t i = 0; i < g->sub_capacity; i++)
-      if (g->subs[i].mem) cla__release_sub_buffer(driver, g->subs[i].mem);
+    cla__subs_release(driver, cla__subs_take_all(g));
     backing b = {g->mem, g->svm};
     backing_release(p->device, &b);
     g->mem = NULL;
@@ -198,130 +194,4 @@ void cla__segments_release(cla_pool *p, cla_segment *chain) {
     chain = next;
   }
   cla__unlock(&p->lock);
-}
-
-/* ---- Sub-buffers ---- */
-
-enum {
-  SUBS_KEPT = 1024 /* that no live allocation needs, a segment: a loop over this many cuts makes no driver call */
-};
-
-static size_t sub_home(const cla_segment *g, size_t offset, size_t size) {
-  uint64_t x = (uint64_t)offset * 0x9E3779B97F4A7C15u ^ (uint64_t)size * 0xC2B2AE3D27D4EB4Fu;
-  return (size_t)(x >> 32) & (g->sub_capacity - 1);
-}
-
-static cla_sub *sub_find(cla_segment *g, size_t offset, size_t size) {
-  if (!g->sub_capacity) return NULL;
-  for (size_t i = sub_home(g, offset, size);; i = (i + 1) & (g->sub_capacity - 1)) {
-    cla_sub *s = &g->subs[i];
-    if (!s->mem) return NULL;
-    if (s->offset == offset && s->size == size) return s;
-  }
-}
-
-static void sub_place(cla_segment *g, const cla_sub *s) {
-  size_t i = sub_home(g, s->offset, s->size);
-  while (g->subs[i].mem) i = (i + 1) & (g->sub_capacity - 1);
-  g->subs[i] = *s;
-}
-
-static void sub_touch(cla_pool *p, cla_sub *s) {
-  s->used_at = ++p->sub_clock;
-  s->generation = p->generation;
-}
-
-/* A live allocation needs it: it is the allocation's own, or promised. (A held block's generation is gone.) A view's is not
- * needed once its command is enqueued, which the newest always survive: many views of one buffer do not pile up. */
-static bool sub_in_use(const cla_pool *p, const cla_segment *g, const cla_sub *s) {
-  const cla_block *b = cla__block_at(p, g, s->offset);
-  bool is_live = b && (b->state == CLA_ACTIVE || b->state == CLA_HELD) && s->generation >= b->generation;
-  return is_live && (s->is_promised || (s->offset == b->offset && s->size == b->size));
-}
-
-void cla__segment_promise(cla_segment *g, size_t offset, size_t size) {
-  cla_sub *s = sub_find(g, offset, size);
-  if (s) s->is_promised = true;
-}
-
-static int by_age(const void *a, const void *b) {
-  uint64_t x = ((const cla_sub *)a)->used_at, y = ((const cla_sub *)b)->used_at;
-  return (x > y) - (x < y);
-}
-
-/* Makes the table anew with twice the room, or, when more than SUBS_KEPT lie on dead places, without the older half of
- * those; what is dropped is handed to the caller. Amortised O(1): it takes as many insertions to fill again. */
-static cla_status subs_renew(cla_pool *p, cla_segment *g, cla_sub **dropped, size_t *ndropped) {
-  cla_sub *dead = malloc((g->nsubs + 1) * sizeof *dead);
-  if (!dead) return cla__error(CLA_E_NOMEM, "no host memory for sub-buffers");
-  size_t ndead = 0;
-  for (size_t i = 0; i < g->sub_capacity; i++)
-    if (g->subs[i].mem && !sub_in_use(p, g, &g->subs[i])) dead[ndead++] = g->subs[i];
-  size_t ndrop = ndead > SUBS_KEPT ? ndead - SUBS_KEPT / 2 : 0;
-  if (ndrop) qsort(dead, ndead, sizeof *dead, by_age);
-  size_t keep = g->nsubs - ndrop, capacity = 16;
-  while (capacity < keep * 4) capacity *= 2;
-  cla_sub *old = g->subs, *fresh = calloc(capacity, sizeof *fresh);
-  if (!fresh) {
-    free(dead);
-    return cla__error(CLA_E_NOMEM, "no host memory for sub-buffers");
-  }
-  size_t old_capacity = g->sub_capacity;
-  uint64_t newest_dropped = ndrop ? dead[ndrop - 1].used_at : 0;
-  g->subs = fresh;
-  g->sub_capacity = capacity;
-  g->nsubs = keep;
-  for (size_t i = 0; i < old_capacity; i++) {
-    if (!old[i].mem) continue;
-    if (ndrop && old[i].used_at <= newest_dropped && !sub_in_use(p, g, &old[i])) continue;
-    sub_place(g, &old[i]);
-  }
-  free(old);
-  *dropped = dead;
-  *ndropped = ndrop;
-  return CLA_OK;
-}
-
-cla_status cla__segment_mem(cla_pool *p, cla_segment *g, size_t offset, size_t size, cl_mem *out) {
-  if (offset == 0 && size >= g->nbytes) {
-    *out = g->mem;
-    return CLA_OK;
-  }
-  cla_sub *known = sub_find(g, offset, size);
-  if (known) {
-    sub_touch(p, known);
-    *out = known->mem;
-    return CLA_OK;
-  }
-  const cla_driver *driver = p->device->driver;
-  size_t nbytes = size < g->nbytes - offset ? size : g->nbytes - offset;
-  cl_int err = CL_SUCCESS;
-  cla__unlock(&p->lock);
-  cl_mem mem = cla__create_sub_buffer(driver, g->mem, 0, offset, nbytes, &err);
-  cla__lock(&p->lock);
-  if (!mem) return cla__driver_error(CLA_CALL_create_sub_buffer, err);
-  cla_sub *dropped = NULL;
-  size_t ndropped = 0;
-  cla_status status = CLA_OK;
-  if (g->nsubs * 2 >= g->sub_capacity) status = subs_renew(p, g, &dropped, &ndropped);
-  known = status ? NULL : sub_find(g, offset, size); /* another thread may have been quicker */
-  if (known) {
-    sub_touch(p, known);
-    *out = known->mem;
-  } else if (!status) {
-    cla_sub fresh = {.offset = offset, .size = size, .mem = mem};
-    sub_touch(p, &fresh);
-    sub_place(g, &fresh);
-    g->nsubs++;
-    *out = mem;
-    mem = NULL;
-  }
-  if (mem || ndropped) {
-    cla__unlock(&p->lock);
-    if (mem) cla__release_sub_buffer(driver, mem);
-    for (size_t i = 0; i < ndropped; i++) cla__release_sub_buffer(driver, dropped[i].mem);
-    cla__lock(&p->lock);
-  }
-  free(dropped);
-  return status;
 }

@@ -38,7 +38,7 @@ cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_
     if (is_part) start += offset, size = nbytes;
     b->pins++;
     g->pins++;
-    status = cla__segment_mem(p, g, start, size, &out->mem);
+    status = cla__sub_get(p, b, start, size, &out->sub, &out->mem);
     if (status) {
       g->pins--;
       b->pins--;
@@ -68,6 +68,7 @@ void cla__unpin(const cla_pin *pin, cla_stream *s, uint64_t number) {
     }
   }
   if (!p->is_closed) {
+    if (pin->sub) pin->sub->pins--;
     b->pins--;
     b->segment->pins--;
     if (b->state == CLA_HELD) cla__pool_settle(p, b);
@@ -607,9 +608,9 @@ cla_status cla_buffer_mem(const void *address, cl_mem *out, size_t *offset) {
   if (status) return status;
   *out = pin.mem;
   if (offset) *offset = pin.offset;
-  if (starts_here && inside) {
+  if (pin.sub) {
     cla__lock(&h.pool->lock);
-    if (!h.pool->is_closed) cla__segment_promise(h.block->segment, h.block->offset + inside, rest);
+    if (!h.pool->is_closed) pin.sub->promised_to = h.generation;
     cla__unlock(&h.pool->lock);
   }
   cla__unpin(&pin, NULL, 0);

@@ -1,0 +1,226 @@
+/* The sub-buffers through which commands use blocks.
+ *
+ * OpenCL leaves the concurrent use of a buffer and its sub-buffers undefined, so a block that does not fill its segment is
+ * used through a sub-buffer in every command. It is made on first use and kept for the next block that is cut at the same
+ * place with the same size: loose, while no such block lives.
+ *
+ * No two of them overlap in part: what is loose and in the way of a new one is dropped first, because drivers do not bear it.
+ * NVIDIA's (580, H200) corrupts itself and crashes at a later release, also in a program of fifty lines without this
+ * library; PoCL has shown stale contents (pocl#1969). On NVIDIA's, what lies inside or around goes too, but for a live
+ * block's own around its views: that, and making one after the other is released but still queued, is borne. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool/pool.h"
+
+enum { LOOSE_KEPT = 1024 /* a segment: a loop over this many cuts makes no driver call */ };
+
+/* ---- The hash ---- */
+
+static cla_sub **chain_of(const cla_segment *g, size_t offset, size_t size) {
+  uint64_t x = (uint64_t)offset * 0x9E3779B97F4A7C15u ^ (uint64_t)size * 0xC2B2AE3D27D4EB4Fu;
+  return &g->subs[(size_t)(x >> 32) & (g->sub_capacity - 1)];
+}
+
+static cla_sub *find(const cla_segment *g, size_t offset, size_t size) {
+  if (!g->sub_capacity) return NULL;
+  cla_sub *s = *chain_of(g, offset, size);
+  while (s && (s->offset != offset || s->size != size)) s = s->chain;
+  return s;
+}
+
+static bool make_room(cla_segment *g) {
+  if (g->nsubs < g->sub_capacity) return true;
+  cla_sub **old = g->subs;
+  size_t n = g->sub_capacity, capacity = n ? n * 2 : 16;
+  cla_sub **grown = calloc(capacity, sizeof *grown);
+  if (!grown) return n != 0; /* longer chains do as well */
+  g->subs = grown;
+  g->sub_capacity = capacity;
+  for (size_t i = 0; i < n; i++)
+    for (cla_sub *next, *s = old[i]; s; s = next) {
+      next = s->chain;
+      cla_sub **chain = chain_of(g, s->offset, s->size);
+      s->chain = *chain;
+      *chain = s;
+    }
+  free(old);
+  return true;
+}
+
+static void insert(cla_segment *g, cla_sub *s) {
+  cla_sub **chain = chain_of(g, s->offset, s->size);
+  s->chain = *chain;
+  *chain = s;
+  g->nsubs++;
+}
+
+/* ---- Loose ones ---- */
+
+static void loosen(cla_segment *g, cla_sub *s) {
+  s->is_loose = true;
+  s->after = NULL;
+  s->before = g->loose_last;
+  if (g->loose_last) g->loose_last->after = s;
+  else g->loose_first = s;
+  g->loose_last = s;
+  g->nloose++;
+}
+
+static void tighten(cla_segment *g, cla_sub *s) {
+  if (s->before) s->before->after = s->after;
+  else g->loose_first = s->after;
+  if (s->after) s->after->before = s->before;
+  else g->loose_last = s->before;
+  s->is_loose = false;
+  g->nloose--;
+}
+
+void cla__sub_loosen(cla_block *b) {
+  loosen(b->segment, b->sub);
+  b->sub = NULL;
+}
+
+static bool is_needed(const cla_pool *p, const cla_segment *g, const cla_sub *s) {
+  return s->pins || (s->promised_to && cla__block_at(p, g, s->offset)->generation == s->promised_to);
+}
+
+/* Takes a loose one out of the segment, onto a chain to be released. */
+static void drop(cla_segment *g, cla_sub *s, cla_sub **chain) {
+  tighten(g, s);
+  cla_sub **link = chain_of(g, s->offset, s->size);
+  while (*link != s) link = &(*link)->chain;
+  *link = s->chain;
+  g->nsubs--;
+  s->chain = *chain;
+  *chain = s;
+}
+
+static bool bears_nesting(const cla_device *d) { return strstr(d->info.vendor, "NVIDIA") == NULL; }
+
+static bool is_in_the_way(const cla_pool *p, const cla_sub *s, size_t offset, size_t end) {
+  size_t s_end = s->offset + s->size;
+  if (s->offset >= end || offset >= s_end) return false;
+  bool inside = s->offset >= offset && s_end <= end, around = s->offset <= offset && s_end >= end;
+  return !(inside || around) || !bears_nesting(p->device);
+}
+
+/* Drops what is in the way of a new one; false when something there is needed. */
+static bool clear_the_way(const cla_pool *p, cla_segment *g, size_t offset, size_t size, cla_sub **chain) {
+  bool is_clear = true;
+  for (cla_sub *next, *s = g->loose_first; s; s = next) {
+    next = s->after;
+    if (!is_in_the_way(p, s, offset, offset + size)) continue;
+    if (is_needed(p, g, s)) is_clear = false;
+    else drop(g, s, chain);
+  }
+  return is_clear;
+}
+
+static void drop_oldest(const cla_pool *p, cla_segment *g, cla_sub **chain) {
+  for (cla_sub *next, *s = g->loose_first; s && g->nloose > LOOSE_KEPT; s = next) {
+    next = s->after;
+    if (!is_needed(p, g, s)) drop(g, s, chain);
+  }
+}
+
+void cla__subs_release(const cla_driver *driver, cla_sub *chain) {
+  while (chain) {
+    cla_sub *next = chain->chain;
+    cla__release_sub_buffer(driver, chain->mem);
+    free(chain);
+    chain = next;
+  }
+}
+
+cla_sub *cla__subs_take_all(cla_segment *g) {
+  cla_sub *all = NULL;
+  for (size_t i = 0; i < g->sub_capacity; i++)
+    for (cla_sub *next, *s = g->subs[i]; s; s = next) {
+      next = s->chain;
+      s->chain = all;
+      all = s;
+    }
+  free(g->subs);
+  g->subs = NULL;
+  g->nsubs = g->sub_capacity = g->nloose = 0;
+  g->loose_first = g->loose_last = NULL;
+  return all;
+}
+
+/* ---- Getting one ---- */
+
+static cla_sub *use(cla_segment *g, cla_block *b, cla_sub *s) {
+  if (s->is_loose) tighten(g, s);
+  if (s->offset == b->offset && s->size == b->size && b->generation) b->sub = s;
+  else loosen(g, s); /* a view's: the most recently used again */
+  s->pins++;
+  return s;
+}
+
+/* A new one; the lock is dropped meanwhile. */
+static cla_status make(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **out) {
+  const cla_driver *driver = p->device->driver;
+  cla_segment *g = b->segment;
+  size_t nbytes = size < g->nbytes - offset ? size : g->nbytes - offset;
+  cla_sub *dropped = NULL, *fresh = malloc(sizeof *fresh);
+  if (!fresh || !make_room(g)) {
+    free(fresh);
+    return cla__error(CLA_E_NOMEM, "no host memory for a sub-buffer");
+  }
+  if (!clear_the_way(p, g, offset, size, &dropped) && !bears_nesting(p->device)) {
+    free(fresh);
+    fresh = NULL;
+  }
+  cl_int err = CL_SUCCESS;
+  cla__unlock(&p->lock);
+  cla__subs_release(driver, dropped); /* before the new one is made */
+  if (fresh) *fresh = (cla_sub){.offset = offset, .size = size};
+  if (fresh) fresh->mem = cla__create_sub_buffer(driver, g->mem, 0, offset, nbytes, &err);
+  cla__lock(&p->lock);
+  if (!fresh)
+    return cla__error(CLA_E_UNSUPPORTED,
+                      "two views of a buffer that overlap cannot be in use at once: %s's driver "
+                      "does not bear it",
+                      p->device->info.name);
+  if (!fresh->mem) {
+    free(fresh);
+    return cla__driver_error(CLA_CALL_create_sub_buffer, err);
+  }
+  dropped = NULL;
+  cla_sub *known = find(g, offset, size); /* another thread may have been quicker */
+  if (known) {
+    fresh->chain = NULL;
+    dropped = fresh;
+    fresh = known;
+  } else {
+    insert(g, fresh);
+  }
+  *out = use(g, b, fresh);
+  drop_oldest(p, g, &dropped);
+  if (dropped) {
+    cla__unlock(&p->lock);
+    cla__subs_release(driver, dropped);
+    cla__lock(&p->lock);
+  }
+  return CLA_OK;
+}
+
+cla_status cla__sub_get(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **sub, cl_mem *out) {
+  cla_segment *g = b->segment;
+  *sub = NULL;
+  if (offset == 0 && size >= g->nbytes) {
+    *out = g->mem;
+    return CLA_OK;
+  }
+  if (b->sub && offset == b->offset && size == b->size) {
+    *sub = b->sub;
+    b->sub->pins++;
+  } else {
+    cla_sub *known = find(g, offset, size);
+    if (known) *sub = use(g, b, known);
+  }
+  cla_status status = *sub ? CLA_OK : make(p, b, offset, size, sub);
+  if (!status) *out = (*sub)->mem;
+  return status;
+}
