@@ -158,33 +158,34 @@ static cla_sub *use(cla_segment *g, cla_block *b, cla_sub *s) {
   return s;
 }
 
-/* A new one; the lock is dropped meanwhile. */
-static cla_status make(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **out) {
+/* A new one, without the lock; what is in the way is released first. */
+static cl_mem create(cla_pool *p, const cla_segment *g, size_t offset, size_t size, cla_sub *dropped, cl_int *err) {
   const cla_driver *driver = p->device->driver;
-  cla_segment *g = b->segment;
   size_t nbytes = size < g->nbytes - offset ? size : g->nbytes - offset;
+  cla__subs_release(driver, dropped);
+  return cla__create_sub_buffer(driver, g->mem, 0, offset, nbytes, err);
+}
+
+static cla_status make_locked(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **out) {
+  cla_segment *g = b->segment;
   cla_sub *dropped = NULL, *fresh = malloc(sizeof *fresh);
   if (!fresh || !make_room(g)) {
     free(fresh);
     return cla__error(CLA_E_NOMEM, "no host memory for a sub-buffer");
   }
-  if (!clear_the_way(p, g, offset, size, &dropped) && !bears_nesting(p->device)) {
-    free(fresh);
-    fresh = NULL;
-  }
+  *fresh = (cla_sub){.offset = offset, .size = size};
+  bool is_clear = clear_the_way(p, g, offset, size, &dropped) || bears_nesting(p->device);
   cl_int err = CL_SUCCESS;
   cla__unlock(&p->lock);
-  cla__subs_release(driver, dropped); /* before the new one is made */
-  if (fresh) *fresh = (cla_sub){.offset = offset, .size = size};
-  if (fresh) fresh->mem = cla__create_sub_buffer(driver, g->mem, 0, offset, nbytes, &err);
+  if (is_clear) fresh->mem = create(p, g, offset, size, dropped, &err);
+  else cla__subs_release(p->device->driver, dropped);
   cla__lock(&p->lock);
-  if (!fresh)
-    return cla__error(CLA_E_UNSUPPORTED,
-                      "two views of a buffer that overlap cannot be in use at once: %s's driver "
-                      "does not bear it",
-                      p->device->info.name);
   if (!fresh->mem) {
     free(fresh);
+    if (!is_clear)
+      return cla__error(CLA_E_UNSUPPORTED,
+                        "two views of a buffer that overlap cannot be in use at once: %s's driver does not bear it",
+                        p->device->info.name);
     return cla__driver_error(CLA_CALL_create_sub_buffer, err);
   }
   dropped = NULL;
@@ -198,12 +199,24 @@ static cla_status make(cla_pool *p, cla_block *b, size_t offset, size_t size, cl
   }
   *out = use(g, b, fresh);
   drop_oldest(p, g, &dropped);
-  if (dropped) {
-    cla__unlock(&p->lock);
-    cla__subs_release(driver, dropped);
-    cla__lock(&p->lock);
-  }
+  cla__unlock(&p->lock);
+  cla__subs_release(p->device->driver, dropped);
+  cla__lock(&p->lock);
   return CLA_OK;
+}
+
+/* Where overlaps are not borne, one thread at a time goes through what it drops and what it makes: the device's `subs_lock`
+ * is the one lock that is held while a driver is called. Nothing but the driver runs under it. */
+static cla_status make(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **out) {
+  if (bears_nesting(p->device)) return make_locked(p, b, offset, size, out);
+  cla__unlock(&p->lock);
+  pthread_mutex_lock(&p->device->subs_lock);
+  cla__lock(&p->lock);
+  cla_sub *known = find(b->segment, offset, size);
+  if (known) *out = use(b->segment, b, known);
+  cla_status status = known ? CLA_OK : make_locked(p, b, offset, size, out);
+  pthread_mutex_unlock(&p->device->subs_lock);
+  return status;
 }
 
 cla_status cla__sub_get(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **sub, cl_mem *out) {

@@ -151,6 +151,7 @@ static void device_free(cla_device *d) {
   if (d->context) cla__release_context(d->driver, d->context);
   if (d->driver == &cla__driver_simulated && d->id) cla__sim_destroy(d->id);
   pthread_mutex_destroy(&d->lock);
+  pthread_mutex_destroy(&d->subs_lock);
   free(d);
 }
 
@@ -159,6 +160,7 @@ static cla_status device_new(const cla_driver *driver, const entry *e, cla_devic
   if (!d) return cla__error(CLA_E_NOMEM, "no host memory for a device");
   atomic_init(&d->refs, 1);
   pthread_mutex_init(&d->lock, NULL);
+  pthread_mutex_init(&d->subs_lock, NULL);
   d->driver = driver;
   d->platform = e->platform;
   d->info = e->info;

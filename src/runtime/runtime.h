@@ -1,6 +1,6 @@
 /* What the allocators stand on: errors, the address map, devices, streams as timelines, gates.
  *
- * Lock order: a pool's lock, then a stream's lock, then the address map's or a device's; no lock is
+ * Lock order: a device's subs_lock, a pool's lock, then a stream's lock, then the address map's or a device's; no lock is
  * held while a driver is called, nor while code of a user runs. */
 #ifndef CLA_RUNTIME_H
 #define CLA_RUNTIME_H
@@ -73,9 +73,10 @@ struct cla_device {
   cl_device_id id;
   cl_context context;
   cla_device_info info;
-  bool is_manual;      /* simulated: its commands run only when told to, or when something waits for them */
-  cla_stream *stream;  /* the default stream; its reference to the device is not counted */
-  cla_stream *service; /* the library's own queue: backing of segments, maps; likewise */
+  bool is_manual;            /* simulated: its commands run only when told to, or when something waits for them */
+  cla_stream *stream;        /* the default stream; its reference to the device is not counted */
+  cla_stream *service;       /* the library's own queue: backing of segments, maps; likewise */
+  pthread_mutex_t subs_lock; /* see pool/subs.c */
   pthread_mutex_t lock;
   cla_pool *pool;                  /* the default pool, or NULL; guarded by lock; likewise not counted */
   void (*pool_closer)(cla_pool *); /* how to let go of it: pools live above this layer */
