@@ -287,8 +287,10 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   return status ? status : cla__pool_live(p); /* closed meanwhile, the block went with it */
 }
 
-cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclaim reclaim, void *arg, cla_handle *out,
-                           void **address) {
+/* Inlined into both of its callers: the hit path is short, and its seven arguments are not. */
+static inline __attribute__((always_inline)) cla_status pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s,
+                                                                   cla_reclaim reclaim, void *arg, cla_handle *out,
+                                                                   void **address) {
   size_t size;
   cla_owner *o = NULL;
   cla_block *b;
@@ -317,6 +319,11 @@ done:
   return status;
 }
 
+cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclaim reclaim, void *arg, cla_handle *out,
+                           void **address) {
+  return pool_alloc(p, nbytes, s, reclaim, arg, out, address);
+}
+
 cla_status cla_alloc(cla_pool *p, size_t nbytes, cla_stream *s, void **address) {
   cla_status status = cla__alive();
   if (status) return status;
@@ -334,5 +341,5 @@ cla_status cla_alloc(cla_pool *p, size_t nbytes, cla_stream *s, void **address) 
     if (!p && (status = cla_device_pool(d, &p)) != CLA_OK) return status;
   }
   cla_handle h;
-  return cla__pool_alloc(p, nbytes, s, NULL, NULL, &h, address);
+  return pool_alloc(p, nbytes, s, NULL, NULL, &h, address);
 }

@@ -176,12 +176,8 @@ cla_block *cla__block_at(const cla_pool *p, const cla_segment *g, size_t offset)
 
 /* ---- The table of start addresses ---- */
 
-static size_t home_of(const cla_table *t, uintptr_t address) {
-  return (size_t)((uint64_t)(address >> 4) * 0x9E3779B97F4A7C15u >> 20) & (t->capacity - 1);
-}
-
 static void place(cla_table *t, cla_block *b) {
-  size_t i = home_of(t, (uintptr_t)cla__block_address(b));
+  size_t i = cla__table_home(t, (uintptr_t)cla__block_address(b));
   while (t->places[i]) i = (i + 1) & (t->capacity - 1);
   t->places[i] = b;
 }
@@ -204,11 +200,11 @@ void cla__table_add(cla_table *t, cla_block *b) {
 }
 
 void cla__table_remove(cla_table *t, const cla_block *b) {
-  size_t mask = t->capacity - 1, hole = home_of(t, (uintptr_t)cla__block_address(b));
+  size_t mask = t->capacity - 1, hole = cla__table_home(t, (uintptr_t)cla__block_address(b));
   while (t->places[hole] != b) hole = (hole + 1) & mask;
   /* Later blocks of the same run move up, so that no look-up meets a gap before its block. */
   for (size_t i = (hole + 1) & mask; t->places[i]; i = (i + 1) & mask) {
-    size_t home = home_of(t, (uintptr_t)cla__block_address(t->places[i]));
+    size_t home = cla__table_home(t, (uintptr_t)cla__block_address(t->places[i]));
     if (((i - home) & mask) >= ((i - hole) & mask)) {
       t->places[hole] = t->places[i];
       hole = i;
@@ -216,12 +212,4 @@ void cla__table_remove(cla_table *t, const cla_block *b) {
   }
   t->places[hole] = NULL;
   t->count--;
-}
-
-cla_block *cla__table_find(const cla_table *t, uintptr_t address) {
-  if (!t->capacity) return NULL;
-  for (size_t i = home_of(t, address);; i = (i + 1) & (t->capacity - 1)) {
-    cla_block *b = t->places[i];
-    if (!b || (uintptr_t)cla__block_address(b) == address) return b;
-  }
 }

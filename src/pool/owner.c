@@ -116,22 +116,6 @@ void cla__owner_bin(cla_owner *o, cla_block *b) {
 
 /* ---- Quick lists ---- */
 
-void cla__owner_put(cla_owner *o, cla_block *b) {
-  if (b->size <= CLA_QUICK_LARGEST && o->pool->policy.caches) {
-    cla_quick *q = cla__quick_slot(o, b->size >> o->pool->align_log2);
-    if (!q->count) q->size = b->size;
-    if (q->size == b->size && q->count < CLA_QUICK_MAX) {
-      b->state = CLA_QUICK;
-      b->after = q->head;
-      q->head = b;
-      q->count++;
-      o->nquick++;
-      return;
-    }
-  }
-  cla__owner_bin(o, b);
-}
-
 void cla__owner_flush(cla_owner *o) {
   for (int i = 0; o->nquick && i < CLA_QUICK_SLOTS; i++) {
     cla_quick *q = &o->quick[i];

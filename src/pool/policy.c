@@ -32,7 +32,7 @@ cla_policy cla_policy_direct(void) {
 static size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 static size_t round_down(size_t n, size_t multiple) { return n / multiple * multiple; }
 
-cla_status cla__policy_round(const cla_pool *p, size_t nbytes, size_t *out) {
+cla_status cla__policy_round_edge(const cla_pool *p, size_t nbytes, size_t *out) {
   uint64_t most = p->device->info.max_alloc;
   if (nbytes > most)
     return cla__error(CLA_E_TOO_LARGE, "%zu bytes asked, but %s gives at most %llu in one allocation", nbytes,

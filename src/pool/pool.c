@@ -82,6 +82,7 @@ static cla_status pool_new(cla_device *d, const cla_pool_options *options, bool 
   while (p->align < d->info.align_bytes) p->align *= 2;
   if (p->policy.grain < p->align) p->policy.grain = p->align;
   p->align_log2 = (unsigned)__builtin_ctzll(p->align);
+  p->round_most = d->info.max_alloc < SIZE_MAX / 2 ? (size_t)d->info.max_alloc : SIZE_MAX / 2;
   p->growing = 0;
   p->segment_number = 0;
   p->stats = (cla_stats){0};

@@ -174,6 +174,7 @@ struct cla_pool {
   cla_policy policy;
   size_t align, limit;
   unsigned align_log2;
+  size_t round_most; /* requests of 1 byte to this many are rounded without further checks */
   unsigned flags;
   size_t growing;      /* bytes of segments being made by threads outside the lock */
   uint64_t generation; /* last one given; ascends, distinct across pools */
@@ -208,10 +209,19 @@ cla_block *cla__block_at(const cla_pool *p, const cla_segment *g, size_t offset)
 cla_status cla__table_room(cla_table *t); /* room for one more */
 void cla__table_add(cla_table *t, cla_block *b);
 void cla__table_remove(cla_table *t, const cla_block *b);
-cla_block *cla__table_find(const cla_table *t, uintptr_t address);
 
 static inline void *cla__block_address(const cla_block *b) {
   return (void *)(b->segment->range.base + (b->offset << b->segment->stretch)); /* NOLINT: never read through */
+}
+static inline size_t cla__table_home(const cla_table *t, uintptr_t address) {
+  return (size_t)((uint64_t)(address >> 4) * 0x9E3779B97F4A7C15u >> 20) & (t->capacity - 1);
+}
+static inline cla_block *cla__table_find(const cla_table *t, uintptr_t address) {
+  if (!t->capacity) return NULL;
+  for (size_t i = cla__table_home(t, address);; i = (i + 1) & (t->capacity - 1)) {
+    cla_block *b = t->places[i];
+    if (!b || (uintptr_t)cla__block_address(b) == address) return b;
+  }
 }
 static inline bool cla__is_whole(const cla_block *b) { return b->size == b->segment->size; }
 
@@ -228,7 +238,6 @@ cla_owner *cla__owner_new(cla_pool *p, cla_stream *s);
 void cla__owners_reap(cla_pool *p, cla_owner **chain);
 void cla__owners_release(cla_owner *chain);
 
-void cla__owner_put(cla_owner *o, cla_block *b); /* a block that has just become free: quick lists or bins */
 void cla__owner_bin(cla_owner *o, cla_block *b); /* merges with free neighbours, then into the bins */
 void cla__owner_unbin(cla_block *b);             /* out of its owner's bins */
 static inline cla_quick *cla__quick_slot(cla_owner *o, size_t units) {
@@ -242,6 +251,22 @@ static inline cla_block *cla__owner_quick(cla_owner *o, size_t size) { /* a bloc
   q->count--;
   o->nquick--;
   return b;
+}
+/* A block that has just become free: into the quick lists, or the bins. */
+static inline void cla__owner_put(cla_owner *o, cla_block *b) {
+  if (b->size <= CLA_QUICK_LARGEST && o->pool->policy.caches) {
+    cla_quick *q = cla__quick_slot(o, b->size >> o->pool->align_log2);
+    if (!q->count) q->size = b->size;
+    if (q->size == b->size && q->count < CLA_QUICK_MAX) {
+      b->state = CLA_QUICK;
+      b->after = q->head;
+      q->head = b;
+      q->count++;
+      o->nquick++;
+      return;
+    }
+  }
+  cla__owner_bin(o, b);
 }
 void cla__owner_flush(cla_owner *o);               /* quick lists into the bins */
 void cla__pool_flush(cla_pool *p);                 /* of all owners */
@@ -278,7 +303,12 @@ void cla__subs_release(const cla_driver *driver, cla_sub *chain);
 /* ---- policy.c: the decisions ---- */
 
 /* Block size for a request: never 0, never wraps, never beyond max_alloc for a legal request. */
-cla_status cla__policy_round(const cla_pool *p, size_t nbytes, size_t *out);
+cla_status cla__policy_round_edge(const cla_pool *p, size_t nbytes, size_t *out); /* 0 bytes, and too many */
+static inline cla_status cla__policy_round(const cla_pool *p, size_t nbytes, size_t *out) {
+  if (nbytes - 1 >= p->round_most) return cla__policy_round_edge(p, nbytes, out);
+  *out = (nbytes + p->align - 1) & ~(p->align - 1);
+  return CLA_OK;
+}
 /* Sizes for a new segment that must hold `size`: what is needed, and what is wanted. */
 void cla__policy_grow(const cla_pool *p, size_t size, size_t *need, size_t *want);
 bool cla__policy_may_split(const cla_pool *p, const cla_block *b, size_t size);
