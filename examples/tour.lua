@@ -5,7 +5,7 @@
 --
 -- You will see: the devices; memory allocated through the pool, kernels run on it and checked against Lua; an
 -- address inside an allocation resolving, a stale one refused; a limit reached and recovered from; two streams and a
--- gate; a recording made on the way and replayed under two policies; the pool's statistics.
+-- gate; a recording made on the way and replayed under two policies; a network that learns; the pool's statistics.
 
 local cl = require "clalloc"
 
@@ -173,7 +173,16 @@ for _, path in ipairs(arg) do
   print(cl.replay(trace, {device = gpu, policy = cl.policy.caching()}))
 end
 
--- 7. What the pool says --------------------------------------------------------------------------------------------
+-- 7. A network -----------------------------------------------------------------------------------------------------
+
+section "a two-layer network, trained with tensors"
+do
+  local folder = arg[0]:match "^(.*)[/\\]" or "."
+  local network = dofile(folder .. "/network.lua")
+  check(network.train(200), "its loss falls, its first steps are those of plain Lua")
+end
+
+-- 8. What the pool says --------------------------------------------------------------------------------------------
 
 section "the default pool's statistics"
 local stats = dev:pool():stats()
