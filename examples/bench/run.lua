@@ -7,19 +7,12 @@
 -- ../shared/traces (or of the folder in $CLALLOC_TRACES); without them they are left out, and say so.
 
 local cl = require "clalloc"
+local figures = dofile "examples/bench/figures.lua"
+local line, median, output_of = figures.line, figures.median, figures.output_of
 
 local build = os.getenv "CLALLOC_BUILD" or "build"
 local traces = os.getenv "CLALLOC_TRACES" or "../shared/traces"
 local RUNS = 11
-
-local function line(name, ours, unit, peer, theirs)
-  print(("bench %s ours=%.4g %s peer=%s:%.4g ratio=%.3f"):format(name, ours, unit, peer, theirs, ours / theirs))
-end
-
-local function median(values)
-  table.sort(values)
-  return values[#values // 2 + 1]
-end
 
 --- Median nanoseconds of one call of `body`, which is called with a count.
 local function time(count, body)
@@ -31,13 +24,6 @@ local function time(count, body)
     runs[i] = (cl.clock() - start) / count * 1e9
   end
   return median(runs)
-end
-
-local function output_of(command)
-  local pipe = assert(io.popen(command))
-  local text = pipe:read "a"
-  assert(pipe:close(), command .. " failed")
-  return text
 end
 
 local groups = {}

@@ -7,19 +7,12 @@
 -- tensor.small     a + b of 16 elements, to the end, nanoseconds, against a launch from C
 
 local cl = require "clalloc"
+local figures = dofile "examples/bench/figures.lua"
+local line, median, output_of = figures.line, figures.median, figures.output_of
 
 local N, SIDE, RUNS = 10 ^ 7 // 1 | 0, 1024, 15
 
 local bench = {}
-
-local function line(name, ours, unit, peer, theirs, ratio)
-  print(("bench %s ours=%.4g %s peer=%s:%.4g ratio=%.3f"):format(name, ours, unit, peer, theirs, ratio))
-end
-
-local function median(values)
-  table.sort(values)
-  return values[#values // 2 + 1]
-end
 
 local function seconds(stream, body)
   local start = cl.clock()
@@ -40,13 +33,6 @@ local function side_by_side(stream, ours, theirs)
     b[i] = seconds(stream, theirs)
   end
   return median(a), median(b)
-end
-
-local function output_of(command)
-  local pipe = assert(io.popen(command))
-  local text = pipe:read "a"
-  assert(pipe:close(), command .. " failed")
-  return text
 end
 
 local COPY = "kernel void copy(global float *y, global const float *x) { size_t i = get_global_id(0); y[i] = x[i]; }"

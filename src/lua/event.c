@@ -41,9 +41,7 @@ static cla_status wait_for(const lua_event *e) {
   cl_int state = CL_QUEUED;
   cla_status status = execution_status(e, &state);
   if (status) return status;
-  if (state > CL_COMPLETE && cla__stream_would_hang(e->stream, e->number))
-    return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
-                      (unsigned long long)e->stream->id);
+  if (state > CL_COMPLETE && cla__stream_would_hang(e->stream, e->number)) return cla__stream_busy(e->stream);
   cl_int err = cla__wait_events(e->device->driver, 1, &e->event);
   if (err && err != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) return cla__driver_error(CLA_CALL_wait_events, err);
   status = execution_status(e, &state);

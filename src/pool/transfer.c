@@ -92,9 +92,7 @@ cla_status cla__enqueue_failed(const cla_pin *pin, cla_call call, cl_int code) {
 
 /* `seen`: what is in the queue before the command. */
 static cla_status before(const cla_order *o, uint64_t *seen) {
-  if (o->blocking && cla__stream_would_hang(o->stream, UINT64_MAX))
-    return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
-                      (unsigned long long)o->stream->id);
+  if (o->blocking && cla__stream_would_hang(o->stream, UINT64_MAX)) return cla__stream_busy(o->stream);
   cla__stream_before(o->stream);
   *seen = cla__stream_submitted(o->stream);
   return CLA_OK;

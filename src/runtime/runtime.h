@@ -163,6 +163,10 @@ cla_status cla__stream_wait(cla_stream *s, uint64_t number);
 cla_status cla__stream_order_after(cla_stream *s, cla_stream *other, uint64_t number);
 /* Runs `run(arg)` when `number` is complete, at the latest when the stream ends. */
 cla_status cla__stream_defer(cla_stream *s, uint64_t number, void (*run)(void *), void *arg);
+static inline cla_status cla__stream_busy(const cla_stream *s) { /* the error where a wait would hang */
+  return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
+                    (unsigned long long)s->id);
+}
 bool cla__stream_would_hang(cla_stream *s, uint64_t number); /* behind a gate that only this thread opens */
 /* Notes that the next command of `s` waits for what `other` has up to `number`: gates are inherited. */
 void cla__stream_inherit_gates(cla_stream *s, cla_stream *other, uint64_t number);

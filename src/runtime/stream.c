@@ -180,9 +180,7 @@ cla_status cla__stream_wait(cla_stream *s, uint64_t number) {
     cla__stream_poll(s, 0); /* markers that a blocking command has overtaken are let go */
     return CLA_OK;
   }
-  if (cla__stream_would_hang(s, number))
-    return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",
-                      (unsigned long long)s->id);
+  if (cla__stream_would_hang(s, number)) return cla__stream_busy(s);
   const cla_driver *driver = s->device->driver;
   cla_status status = place_marker(s, number);
   cla_marker *m = status ? NULL : borrow_marker(s, number);
