@@ -197,7 +197,7 @@ typedef struct cla_policy {
   size_t max_split;    /* split: blocks above it are neither split nor handed to smaller requests; 0: no limit */
   bool splits;         /* split: false: blocks go out whole */
   bool exact;          /* fit: only a block of exactly the rounded size */
-  bool exclusive;      /* grow: the program has the device to itself: large segments once half of the limit is taken */
+  bool exclusive;      /* grow: the program has the device to itself: the last tenth of the limit is one segment */
   bool caches;         /* false: every allocation is its own segment, given back when freed */
   cla_keeping keep;
 } cla_policy;

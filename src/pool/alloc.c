@@ -103,6 +103,7 @@ static cla_status grow(const attempt *a) {
   if (a->size > p->limit) return CLA_E_LIMIT; /* whatever went back: the cache is not spoiled for it */
   cla__policy_grow(p, a->size, &need, &want);
   if (p->policy.keep == CLA_KEEP_PEAK) stay_below_peak(p, need, &want);
+  if (p->policy.exclusive && cla__policy_tail(p) > want) want = cla__policy_tail(p);
   if (p->decisions.grow) return grow_asking(a, need, want);
   return grow_plain(p, a->owner, a->size, need, want);
 }

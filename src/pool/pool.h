@@ -325,6 +325,9 @@ static inline cla_status cla__policy_round(cla_pool *p, size_t nbytes, size_t *o
 }
 /* Sizes for a new segment that must hold `size`: what is needed, and what is wanted. */
 void cla__policy_grow(const cla_pool *p, size_t size, size_t *need, size_t *want);
+/* What a program that has the device to itself takes at once when nine tenths of the limit are reserved: the rest;
+ * otherwise 0. */
+size_t cla__policy_tail(const cla_pool *p);
 size_t cla__policy_most(const cla_pool *p); /* bytes of the largest segment */
 bool cla__policy_may_split(const cla_pool *p, const cla_block *b, size_t size);
 size_t cla__policy_largest_for(const cla_pool *p, size_t size); /* no block above this goes to such a request */
