@@ -185,11 +185,11 @@ typedef enum cla_keeping {
 /* A policy's parameters; bytes unless said otherwise. cla_policy_caching() and cla_policy_direct() fill in the
  * defaults, whose reasons stand in src/pool/policy.c. */
 typedef struct cla_policy {
-  const char *name;    /* shown in messages and statistics; copied, at most 63 characters */
-  size_t align;        /* block sizes and offsets are multiples of it, and of the device's own alignment */
-  size_t round_to;     /* round: sizes are multiples of it, too; 0: of the alignment alone */
-  size_t grain;        /* grow: segments are multiples of it */
-  size_t grow_by;      /* grow: a segment has this size, or the request's when that is more; 0: the rules below */
+  const char *name; /* shown in messages and statistics; copied, at most 63 characters */
+  size_t align;     /* block sizes and offsets are multiples of it, and of the device's own alignment */
+  size_t round_to;  /* round: sizes are multiples of it, too; 0: of the alignment alone */
+  size_t grain;     /* grow: segments are multiples of it */
+  size_t grow_by;   /* grow: a segment has this size, or grains for the request when that is more; 0: the rules below */
   size_t growth_min;   /* a new segment is sized for at least this much ... */
   size_t growth_max;   /* ... and at most this much, from half of what is reserved */
   size_t growth_share; /* 1/share of the reserved bytes, when that is more, up to growth_cap */

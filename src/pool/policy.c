@@ -81,8 +81,8 @@ void cla__policy_grow(const cla_pool *p, size_t size, size_t *need, size_t *want
   if (*need > most) *need = size;
   *want = *need;
   if (policy->grow_by) {
-    size_t fixed = round_up(policy->grow_by, p->align);
-    if (fixed > *want) *want = fixed < most ? fixed : most;
+    size_t fixed = round_up(policy->grow_by < most ? policy->grow_by : most, p->align);
+    if (fixed >= size && policy->grow_by > 1) *need = *want = fixed;
     return;
   }
   size_t reserved = (size_t)p->stats.reserved_bytes, growth = reserved / 2, share = reserved / policy->growth_share;
