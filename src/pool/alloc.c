@@ -24,7 +24,9 @@ typedef struct attempt {
   size_t nbytes, size;
   cla_reclaim reclaim;
   void *arg;
-  unsigned tried; /* bit i: step i of step_names */
+  unsigned tried;   /* bit i: step i of step_names */
+  bool has_missed;  /* functions have been asked in vain, ... */
+  cla_moment since; /* ... at this moment */
 } attempt;
 
 enum step { ADOPT_WAITING, COLLECT, GIVE_BACK, WAIT_HELD, ASK };
@@ -108,11 +110,22 @@ static cla_status grow(const attempt *a) {
   return grow_plain(p, a->owner, a->size, need, want);
 }
 
+/* Looks in the pool. Functions are not asked the same twice. */
+static cla_status look(attempt *a, cla_block **out) {
+  cla_pool *p = a->pool;
+  *out = NULL;
+  if (a->has_missed && cla__is_now(p, &a->since)) return CLA_OK;
+  cla_status status = cla__choose(p, a->owner, a->nbytes, a->size, out);
+  a->has_missed = !p->is_plain && !status && !*out;
+  if (a->has_missed) a->since = cla__now(p);
+  return status;
+}
+
 /* Looks in the pool, then asks the driver. */
 static cla_status find_or_grow(attempt *a, cla_block **out) {
   cla_pool *p = a->pool;
   cla_status status = cla__pool_live(p);
-  if (!status) status = cla__choose(p, a->owner, a->nbytes, a->size, out);
+  if (!status) status = look(a, out);
   if (status || *out) return status;
   status = grow(a);
   if (status) return status;
@@ -196,7 +209,7 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
   if (a->size > p->limit) return ask_last(a, status, out); /* nothing but another limit helps */
   if (p->policy.caches) {
     cla__pool_consolidate(p);
-    cla_status chosen = cla__choose(p, a->owner, a->nbytes, a->size, out);
+    cla_status chosen = look(a, out);
     if (chosen || *out) return chosen;
     if (p->nstreams > 1) {
       a->tried |= 1u << ADOPT_WAITING;
@@ -251,7 +264,7 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   cla_status status = CLA_OK;
   *out = NULL;
   if (!p->is_plain) { /* not looked for yet: the streams are asked only if there is nothing at hand */
-    status = cla__choose(p, a->owner, a->nbytes, a->size, out);
+    status = look(a, out);
     if (status || *out) return status;
   }
   cla__unlock(&p->lock);

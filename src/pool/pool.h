@@ -358,6 +358,13 @@ cla_request cla__request(const cla_pool *p, size_t nbytes, size_t size, const cl
 
 /* ---- choose.c: which free block, and how it is cut ---- */
 
+/* Two that are equal: nobody has allocated, freed, cut, got or given back in between, nor has a stream gone on. */
+typedef struct cla_moment {
+  uint64_t counts[7], completed;
+} cla_moment;
+cla_moment cla__now(const cla_pool *p);
+bool cla__is_now(const cla_pool *p, const cla_moment *m);
+
 /* A block for `o` in *out, or NULL there: none is free. Holds the lock before and after, dropping it to ask. */
 cla_status cla__choose(cla_pool *p, cla_owner *o, size_t nbytes, size_t size, cla_block **out);
 /* The same from a segment just made, which is there for this request. */
