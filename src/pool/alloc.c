@@ -51,10 +51,12 @@ static bool below_peak(const cla_pool *p, size_t need) {
 }
 static bool one_went(const cla_pool *p, size_t driver_frees) { return p->stats.driver_frees != driver_frees; }
 
-static cla_status over_limit(const cla_pool *p, size_t need) {
+static bool over_limit(const cla_pool *p, size_t need) {
   size_t used = (size_t)p->stats.reserved_bytes + p->growing;
-  return used > p->limit || need > p->limit - used ? CLA_E_LIMIT : CLA_OK;
+  return used > p->limit || need > p->limit - used;
 }
+
+static cla_status at_limit(void) { return cla__error(CLA_E_LIMIT, "the limit is reached"); }
 
 /* Before the high-water mark is raised: what is wholly free goes back, and less is wanted. */
 static void stay_below_peak(cla_pool *p, size_t need, size_t *want) {
@@ -70,7 +72,7 @@ static cla_status grow_plain(cla_pool *p, cla_owner *o, size_t size, size_t need
   if (over_limit(p, want)) want = need;
   if (over_limit(p, want)) { /* a whole grain does not fit any more: the request alone may */
     need = want = size;
-    if (over_limit(p, want)) return CLA_E_LIMIT;
+    if (over_limit(p, want)) return at_limit();
   }
   cla_status status = cla__segment_make(p, o, want);
   if (status == CLA_E_NOMEM && want > need && !over_limit(p, need)) status = cla__segment_make(p, o, need);
@@ -90,8 +92,7 @@ static cla_status grow_asking(const attempt *a, size_t need, size_t want) {
     cla_status asked = cla__ask_grow(p, &r, refused, &n);
     if (asked) return asked;
     if (refused && n >= refused) break;
-    status = over_limit(p, n);
-    if (!status) status = cla__segment_make(p, a->owner, n);
+    status = over_limit(p, n) ? at_limit() : cla__segment_make(p, a->owner, n);
     if (!memory_is_short(status)) break;
     refused = n;
   }
@@ -102,7 +103,7 @@ static cla_status grow_asking(const attempt *a, size_t need, size_t want) {
 static cla_status grow(const attempt *a) {
   cla_pool *p = a->pool;
   size_t need, want;
-  if (a->size > p->limit) return CLA_E_LIMIT; /* whatever went back: the cache is not spoiled for it */
+  if (a->size > p->limit) return at_limit(); /* whatever went back: the cache is not spoiled for it */
   cla__policy_grow(p, a->size, &need, &want);
   if (p->policy.keep == CLA_KEEP_PEAK) stay_below_peak(p, need, &want);
   if (p->policy.exclusive && cla__policy_tail(p) > want) want = cla__policy_tail(p);
@@ -281,7 +282,7 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   if (memory_is_short(status)) {
     cla_error_memo cause;
     cla__error_keep(&cause);
-    status = report(a, status, status == CLA_E_LIMIT ? "the limit is reached" : cause.text);
+    status = report(a, status, cause.text);
   } else if (!status) {
     cla__error_restore(&before);
   }
