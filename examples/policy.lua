@@ -3,9 +3,9 @@
 --   lua5.4 examples/replay.lua TRACE --simulate 80 --policy ./mine.lua
 --   lua5.4 examples/policy.lua [TRACE]
 --
--- The second form is this file run as a program. You will see what PyTorch's rules, the library's default and the policy
--- below reserve for the same program, how often each asks the driver, and what an operation costs when it is decided in
--- Lua. Without a TRACE the program is a made-up training loop.
+-- The second form is this file run as a program. You will see what PyTorch's rules, the library's default and the
+-- policy below reserve for the same program, how often each asks the driver, and what an operation costs when it is
+-- decided in Lua. Without a TRACE the program is a made-up training loop.
 --
 -- The file returns a table of decisions. Every one of them may be left out: then the default of `cl.policy.caching`
 -- decides, in C. A constant or a name is C, too; a function is called without any lock, and nil from it means the

@@ -105,7 +105,7 @@ CLA_API void cla_stream_release(cla_stream *);
 typedef struct cla_request {
   cla_pool *pool;   /* borrowed */
   size_t nbytes;    /* asked for; 0 in `keep` */
-  size_t size;      /* rounded: a block of at least this size is needed; in `keep`, of the segment */
+  size_t size;      /* rounded: a block of at least this size is needed; in `keep`, of the segment; in `admit` nbytes */
   uint64_t segment; /* in `keep`: its number */
   uint64_t stream;  /* id of the stream that asks; 0: none */
   uint64_t active, requested, cached, held, reserved, peak_reserved, limit;

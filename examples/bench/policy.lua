@@ -1,5 +1,5 @@
--- The policy benchmarks: what `caching` and its rivals reserve on recorded programs, the smallest limit with which these
--- still run, how often the driver is asked, and what decisions made in Lua cost.
+-- The policy benchmarks: what `caching` and its rivals reserve on recorded programs, the smallest limit with which
+-- these still run, how often the driver is asked, and what decisions made in Lua cost.
 --
 -- The device is simulated, sizes are as recorded, one stream. The traces: seven training and inference steps of
 -- language models, recorded by PyTorch, and five tables of lifetimes.

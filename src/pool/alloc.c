@@ -329,13 +329,14 @@ done:
 /* ---- Policies that are told, and may refuse ---- */
 
 /* Asks `admit` until it does; when it wants memory, as when memory runs out. */
-static cla_status admit(cla_pool *p, size_t nbytes, cla_reclaim reclaim, void *arg) {
+static cla_status admit(cla_pool *p, size_t nbytes, const cla_stream *s, cla_reclaim reclaim, void *arg) {
   enum { ASKED_AT_MOST = 8 };
   attempt a = {.pool = p, .nbytes = nbytes, .reclaim = reclaim, .arg = arg};
   cla__lock(&p->lock);
   cla_status status = cla__pool_live(p);
   for (unsigned i = 0; !status; i++) {
     cla_request r = cla__request(p, nbytes, nbytes, NULL);
+    r.stream = s->id;
     status = cla__ask_admit(p, &r);
     if (!memory_is_short(status) || i == ASKED_AT_MOST) break;
     bool again = i == 0 && ask_reclaim(&a, CLA_STAGE_COLLECT);
@@ -358,7 +359,7 @@ static __attribute__((noinline)) cla_status alloc_watched(cla_pool *p, size_t nb
                                                           void **address) {
   cla_handle h;
   void *at = NULL;
-  cla_status status = p->decisions.admit ? admit(p, nbytes, reclaim, arg) : CLA_OK;
+  cla_status status = p->decisions.admit ? admit(p, nbytes, s, reclaim, arg) : CLA_OK;
   if (!status) status = pool_alloc(p, nbytes, s, reclaim, arg, &h, &at);
   if (status) {
     const cla_note failure = {.what = CLA_NOTE_FAIL, .nbytes = nbytes, .stream = s->id};

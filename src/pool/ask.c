@@ -164,7 +164,7 @@ void cla__ask_keep(cla_pool *p) {
     if (begin(p, &a)) break;
     bool keeps = p->decisions.keep(p->decisions.arg, &r);
     if (end(p, &a, CLA_OK)) break;
-    bool is_there = cla__range_holds(&g->range, (void *)g->range.base) && g->number == number; /* NOLINT */
+    bool is_there = g->range.base && g->number == number; /* descriptors are used again, numbers are not */
     if (!keeps && is_there && !g->nlive && cla__is_whole(g->first)) cla__segment_decided(p, g, true);
   }
   cla__error_restore(&memo);
