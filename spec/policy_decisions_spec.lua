@@ -436,14 +436,20 @@ describe_policy("oom", function()
     assert(buf)
   end)
 
-  it("is not asked for ever", function()
+  it("is not asked for ever, and leaves the reason as it was", function()
     local asked = 0
     local pool = open({ oom = function()
       asked = asked + 1
-      return true
+      assert.is_nil((sim:alloc(1 << 50)))
+      return asked < 8
     end }, 2 * MiB)
-    assert.equal("LIMIT", select(3, pool:alloc(4 * MiB)))
+    local _, message, code = pool:alloc(4 * MiB)
+    assert.equal("LIMIT", code)
+    assert.matches("largest free block 0; the limit is reached; tried: the oom function", message)
     assert.equal(8, asked)
+    asked = -100
+    assert.equal("LIMIT", select(3, pool:alloc(4 * MiB)))
+    assert.equal(-92, asked)
   end)
 end)
 

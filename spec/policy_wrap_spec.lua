@@ -90,7 +90,8 @@ describe("a policy around another", function()
 
     it("asks on_oom before it refuses", function()
       local held
-      local pool = open(policy.caching():limit(1000):on_oom(function()
+      local pool = open(policy.caching():limit(1000):on_oom(function(request, times)
+        assert.same({ 900, 1 }, { request.nbytes, times })
         if not held then return false end
         held:close()
         held = nil
@@ -99,6 +100,19 @@ describe("a policy around another", function()
       held = assert(pool:alloc(900))
       assert(pool:alloc(900)):close()
       assert.is_nil(held)
+    end)
+
+    it("does not ask for ever, and says what was wrong", function()
+      local asked = 0
+      local pool = open(policy.caching():limit(10):on_oom(function(request)
+        asked = asked + 1
+        assert.is_nil((sim:alloc(1 << 50))) -- leaves a message of its own
+        return request.nbytes < 1000
+      end))
+      assert.matches("11 bytes asked, and 0 live", select(2, pool:alloc(11)))
+      assert.equal(8, asked)
+      assert.matches("1000 bytes asked, and 0 live", select(2, pool:alloc(1000)))
+      assert.equal(9, asked)
     end)
   end)
 

@@ -33,6 +33,8 @@ enum step { ADOPT_WAITING, COLLECT, GIVE_BACK, WAIT_HELD, ASK };
 static const char *const step_names[] = {"adopting with a wait", "collecting garbage", "giving segments back",
                                          "waiting for streams", "the oom function"};
 
+enum { ASKED_AT_MOST = 8 /* times for one allocation: who says "again" for ever does not hang it */ };
+
 static bool memory_is_short(cla_status status) { return status == CLA_E_LIMIT || status == CLA_E_NOMEM; }
 
 /* Gives wholly free segments back, largest first, until `enough` says so. Holds the lock before and after. */
@@ -82,11 +84,11 @@ static cla_status grow_plain(cla_pool *p, cla_owner *o, size_t size, size_t need
 
 /* The policy's function says how much, and how much less when that is refused. */
 static cla_status grow_asking(const attempt *a, size_t need, size_t want) {
-  enum { ASKED_AT_MOST = 64 };
+  enum { SIZES_TRIED = 64 };
   cla_pool *p = a->pool;
   cla_status status = CLA_E_LIMIT;
   size_t refused = 0;
-  for (int i = 0; i < ASKED_AT_MOST; i++) {
+  for (int i = 0; i < SIZES_TRIED; i++) {
     size_t n = !refused ? want : refused > need ? need : a->size;
     const cla_request r = cla__request(p, a->nbytes, a->size, a->owner);
     cla_status asked = cla__ask_grow(p, &r, refused, &n);
@@ -185,17 +187,26 @@ static cla_status give_back_one_by_one(attempt *a, cla_status status, cla_block 
   return status;
 }
 
+/* Asks the scripting layer, then the policy; *again: there may be memory now. What they do leaves no message but their own
+ * failure's. */
+static cla_status ask_for_help(attempt *a, const cla_request *r, unsigned times, bool *again) {
+  cla_error_memo cause;
+  cla__error_keep(&cause);
+  cla_status asked = CLA_OK;
+  *again = ask_reclaim(a, CLA_STAGE_OOM);
+  if (!*again && a->pool->decisions.oom) asked = cla__ask_oom(a->pool, r, times, again);
+  if (!asked) cla__error_restore(&cause);
+  return asked;
+}
+
 /* Whoever may know more is asked, and again as long as there is hope. */
 static cla_status ask_last(attempt *a, cla_status status, cla_block **out) {
-  enum { ASKED_AT_MOST = 8 };
   cla_pool *p = a->pool;
   for (unsigned i = 0; i < ASKED_AT_MOST && memory_is_short(status); i++) {
-    bool again = ask_reclaim(a, CLA_STAGE_OOM);
-    if (!again && p->decisions.oom) {
-      const cla_request r = cla__request(p, a->nbytes, a->size, a->owner);
-      cla_status asked = cla__ask_oom(p, &r, i, &again);
-      if (asked) return asked;
-    }
+    const cla_request r = cla__request(p, a->nbytes, a->size, a->owner);
+    bool again;
+    cla_status asked = ask_for_help(a, &r, i, &again);
+    if (asked) return asked;
     if (!again) break;
     a->tried |= 1u << ASK;
     cla__pool_consolidate(p);
@@ -328,26 +339,25 @@ done:
 
 /* ---- Policies that are told, and may refuse ---- */
 
-/* Asks `admit` until it does; when it wants memory, as when memory runs out. */
+/* Asks `admit` until it agrees. Where it refuses for want of memory, garbage and whoever is asked last may help. */
 static cla_status admit(cla_pool *p, size_t nbytes, const cla_stream *s, cla_reclaim reclaim, void *arg) {
-  enum { ASKED_AT_MOST = 8 };
   attempt a = {.pool = p, .nbytes = nbytes, .reclaim = reclaim, .arg = arg};
   cla__lock(&p->lock);
   cla_status status = cla__pool_live(p);
-  for (unsigned i = 0; !status; i++) {
+  unsigned times = 0;
+  for (bool again = !status; again;) {
     cla_request r = cla__request(p, nbytes, nbytes, NULL);
     r.stream = s->id;
     status = cla__ask_admit(p, &r);
-    if (!memory_is_short(status) || i == ASKED_AT_MOST) break;
-    bool again = i == 0 && ask_reclaim(&a, CLA_STAGE_COLLECT);
-    cla_status asked = CLA_OK;
-    cla_error_memo cause;
-    cla__error_keep(&cause);
-    if (!again && p->decisions.oom) asked = cla__ask_oom(p, &r, i, &again);
+    if (!memory_is_short(status)) break;
+    if (!(a.tried & 1u << COLLECT)) {
+      a.tried |= 1u << COLLECT;
+      if (ask_reclaim(&a, CLA_STAGE_COLLECT)) continue;
+    }
+    if (times == ASKED_AT_MOST) break;
+    cla_status asked = ask_for_help(&a, &r, times++, &again);
     if (asked) status = asked;
-    else cla__error_restore(&cause);
-    if (asked || !again) break;
-    status = cla__pool_live(p);
+    if (asked) break;
   }
   if (memory_is_short(status)) p->stats.ooms++;
   cla__unlock(&p->lock);
