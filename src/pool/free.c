@@ -138,23 +138,33 @@ cla_note cla__note_of(cla_happening what, const cla_handle *h) {
   return note;
 }
 
-/* `is_told`: a watching policy gets to know. */
+/* A live block of a pool whose policy is told. Gives the lock back. */
+static __attribute__((noinline)) void free_watched(cla_pool *p, cla_block *b, bool is_told) {
+  const cla_note note = note_of(CLA_NOTE_FREE, b);
+  cla_segment *chain = NULL;
+  free_locked(p, b, &chain);
+  cla__unlock(&p->lock);
+  if (chain) cla__segments_release(p, chain);
+  if (is_told) cla__tell(p, &note);
+}
+
 static inline __attribute__((always_inline)) cla_status pool_free(const cla_handle *h, bool is_told) {
   cla_status status = cla__alive();
   if (status) return status;
   cla_pool *p = h->pool;
   cla_segment *chain = NULL;
-  cla_note note = {.address = NULL};
   cla__lock(&p->lock);
   if (h->block->generation == h->generation) {
-    if (p->is_watched) note = note_of(CLA_NOTE_FREE, h->block);
+    if (p->is_watched) {
+      free_watched(p, h->block, is_told);
+      return CLA_OK;
+    }
     free_locked(p, h->block, &chain);
   } else {
     status = stale(h);
   }
   cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
-  if (is_told && note.address) cla__tell(p, &note);
   return status;
 }
 
@@ -223,9 +233,11 @@ cla_status cla_free(void *address) {
   cla_pool *p = lock_pool_of(address, &g);
   if (!p) return unknown_address(address);
   cla_block *b = cla__table_find(&p->blocks, (uintptr_t)address);
-  cla_note note = {.address = NULL};
   if (b && b->state == CLA_ACTIVE && b->generation) {
-    if (p->is_watched) note = note_of(CLA_NOTE_FREE, b);
+    if (p->is_watched) {
+      free_watched(p, b, true);
+      return CLA_OK;
+    }
     free_locked(p, b, &chain);
   } else if (b) {
     status = cla__error(CLA_E_FREED, "address %p is freed already", address);
@@ -238,7 +250,6 @@ cla_status cla_free(void *address) {
   }
   cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
-  if (note.address) cla__tell(p, &note);
   return status;
 }
 

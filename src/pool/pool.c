@@ -117,6 +117,7 @@ static cla_status pool_new(cla_device *d, const cla_pool_options *options, bool 
   p->owners = NULL;
   p->nstreams = p->nspoiled = p->nunwanted = p->nundecided = 0;
   p->cuts = 0;
+  p->named = NULL;
   if (!is_default) cla_device_retain(d);
   p->closed_owners = NULL;
   p->nobody = status ? NULL : cla__owner_new(p, NULL);

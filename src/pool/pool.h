@@ -193,6 +193,7 @@ struct cla_pool {
   uint64_t cuts; /* blocks taken out of the bins: with other counts, tells whether the pool is as it was */
   cla_stats stats;
   cla_segment *segments; /* in the order made, newest first */
+  cla_segment *named;    /* that a policy has named last; maybe gone since */
   cla_owner *owners;     /* all, nobody included */
   cla_owner *nobody;
   cla_owner *closed_owners; /* of a closed pool, without their streams: freed with the last reference */
