@@ -77,6 +77,7 @@ typedef struct cla_simulation {
   bool manual;           /* commands complete by cla_simulate_complete, or when something waits for them */
   bool accepts_oversize; /* the driver itself does not check max_alloc */
   uint64_t refuse_above; /* creation fails above this size, although max_alloc allows it; 0: never */
+  bool ordered_subs;     /* sub-buffers that overlap must be released newest first, as for NVIDIA's driver */
 } cla_simulation;
 CLA_API cla_status cla_simulate(const cla_simulation *, cla_device **out);
 CLA_API cla_status cla_simulate_complete(cla_stream *, uint64_t ncommands, uint64_t *completed);

@@ -260,6 +260,7 @@ function device:close() end
 ---@field lazy? boolean memory counts at its first use, not when the buffer is made
 ---@field manual? boolean commands complete when `dev:complete` says so, not at once
 ---@field accepts_oversize? boolean the driver makes buffers larger than it can back
+---@field ordered_subs? boolean sub-buffers that overlap must be released newest first, as for NVIDIA's driver
 
 -- ---- Pools ---------------------------------------------------------------------------------------------------
 

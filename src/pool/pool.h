@@ -62,6 +62,7 @@ struct cla_sub {
   size_t offset, size;
   cl_mem mem;
   cla_sub *chain;          /* in the segment's hash; in a chain to be released */
+  cla_sub *newer, *older;  /* among all of the segment's, in the order they were made */
   cla_sub *before, *after; /* in the segment's loose list, least recently used first */
   bool is_loose;           /* no live block's own: dropped when in the way, or when there are many */
   unsigned pins;           /* commands being enqueued */
@@ -88,6 +89,7 @@ struct cla_segment {
   unsigned nlevels;            /* 0: not split yet, first is the only block */
   cla_sub **subs;              /* hash by offset and size: sub_capacity chains */
   size_t nsubs, sub_capacity, nloose;
+  cla_sub *newest;
   cla_sub *loose_first, *loose_last;
 };
 
@@ -297,7 +299,7 @@ cla_segment *cla__segment_releasable(cla_pool *p);
  * driver is called, and has pinned block and segment. */
 cla_status cla__sub_get(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **sub, cl_mem *out);
 void cla__sub_loosen(cla_block *b);          /* b is freed: its own sub-buffer is nobody's now */
-cla_sub *cla__subs_take_all(cla_segment *g); /* chained; the segment is in no pool any more */
+cla_sub *cla__subs_take_all(cla_segment *g); /* chained, newest first; the segment is in no pool any more */
 void cla__subs_release(const cla_driver *driver, cla_sub *chain);
 
 /* ---- policy.c: the decisions ---- */
