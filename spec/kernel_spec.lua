@@ -481,10 +481,15 @@ describe("a kernel", function()
       assert.matches("saxpy: 3 arguments expected (a, x, y), got 0", failure(saxpy, { size = 1 }), 1, true)
       assert.matches("saxpy: 3 arguments expected (a, x, y), got 4", failure(saxpy, { 2, x, y, y, size = 1 }), 1, true)
       assert.matches("saxpy: argument 1 'a' (float): got nil", failure(saxpy, { nil, x, y, size = 1 }), 1, true)
-      local prog <close> = dev:program "kernel void none() { barrier(CLK_LOCAL_MEM_FENCE); } kernel void one(int n) {}"
+      local prog <close> = dev:program "kernel void one(int n) {}"
+      assert.matches("one: 1 argument expected (n), got 2", failure(prog.one, { 1, 2, size = 1 }), 1, true)
+    end)
+
+    it("any argument, when it has no parameters", function()
+      if dev.vendor:find "NVIDIA" then return pending "NVIDIA's compiler (580) fails on kernels without parameters" end
+      local prog <close> = dev:program "kernel void none() {}"
       assert(prog.none { size = 1 })
       assert.matches("none: 0 arguments expected, got 1", failure(prog.none, { 1, size = 1 }), 1, true)
-      assert.matches("one: 1 argument expected (n), got 2", failure(prog.one, { 1, 2, size = 1 }), 1, true)
     end)
 
     it("a call without a table", function()

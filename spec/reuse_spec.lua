@@ -539,7 +539,7 @@ describe("freed memory", function()
       end
     end)
 
-    -- NVIDIA's driver (580) crashes when one is released before a later one that overlaps it; this simulated one refuses
+    -- NVIDIA's driver (580) crashes when one is released before a later one that overlaps it; this one refuses
     it("that go newest first where they overlap", function()
       open(cl.simulate { capacity = cl.GiB, align = 512, ordered_subs = true })
       local touch = dev:program("kernel void touch(global uchar *x, global uchar *y) {}").touch

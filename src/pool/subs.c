@@ -6,8 +6,9 @@
  *
  * NVIDIA's driver (580, H200) crashes when a sub-buffer is released before a later one that overlaps it, also in a program
  * of fifty lines without this library; released newest first, any overlap is borne. So one that lies under a
- * later one is never dropped here, whatever the driver; and where the order matters (device->subs_are_ordered), making and
- * dropping are one step at a time. What overlaps a new one in part goes first if it can: PoCL has shown stale contents
+ * later one is never dropped here, whatever the driver. Where the order matters (device->subs_are_ordered), making and
+ * dropping are one step at a time, and only kernel arguments are made of them: with transfers on several threads that driver
+ * crashes all the same, and it keeps the order between a buffer and its sub-buffers. What overlaps a new one in part goes first if it can: PoCL has shown stale contents
  * through such pairs (pocl#1969). */
 #include <stdlib.h>
 #include <string.h>
