@@ -462,7 +462,9 @@ describe("freed memory", function()
       end
       cl.debug.calls_reset()
       round()
-      assert.is_true(cl.debug.calls "create_sub_buffer" > 0)
+      if not dev.vendor:find "NVIDIA" then -- there transfers use the segment's own buffer
+        assert.is_true(cl.debug.calls "create_sub_buffer" > 0)
+      end
       round()
       cl.debug.calls_reset()
       for _ = 1, 20 do round() end

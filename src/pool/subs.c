@@ -7,9 +7,10 @@
  * NVIDIA's driver (580, H200) crashes when a sub-buffer is released before a later one that overlaps it, also in a program
  * of fifty lines without this library; released newest first, any overlap is borne. So one that lies under a
  * later one is never dropped here, whatever the driver. Where the order matters (device->subs_are_ordered), making and
- * dropping are one step at a time, and only kernel arguments are made of them: with transfers on several threads that driver
- * crashes all the same, and it keeps the order between a buffer and its sub-buffers. What overlaps a new one in part goes first if it can: PoCL has shown stale contents
- * through such pairs (pocl#1969). */
+ * dropping are one step at a time, whatever overlaps a new one goes first if it can, and only kernel arguments are made of
+ * them: with several threads that driver crashes all the same else, and it keeps the order between a buffer and its
+ * sub-buffers. For other drivers only what overlaps in part goes first: PoCL has shown stale contents through such pairs
+ * (pocl#1969). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,17 +122,17 @@ static void drop(cla_segment *g, cla_sub *s, cla_sub **chain) {
   *chain = s;
 }
 
-static bool overlaps_in_part(const cla_sub *s, size_t offset, size_t end) {
+static bool is_in_the_way(const cla_pool *p, const cla_sub *s, size_t offset, size_t end) {
   size_t s_end = s->offset + s->size;
   bool inside = s->offset >= offset && s_end <= end, around = s->offset <= offset && s_end >= end;
-  return overlaps(s, offset, end) && !inside && !around;
+  return overlaps(s, offset, end) && (p->device->subs_are_ordered || (!inside && !around));
 }
 
-/* Drops what overlaps a new one in part and may go. The last used are looked at first: they lie on top. */
+/* Drops what is in the way of a new one and may go. The last used are looked at first: they lie on top. */
 static void clear_the_way(const cla_pool *p, cla_segment *g, size_t offset, size_t size, cla_sub **chain) {
   for (cla_sub *next, *s = g->loose_last; s; s = next) {
     next = s->before;
-    if (overlaps_in_part(s, offset, offset + size) && may_drop(p, g, s)) drop(g, s, chain);
+    if (is_in_the_way(p, s, offset, offset + size) && may_drop(p, g, s)) drop(g, s, chain);
   }
 }
 
