@@ -4,7 +4,6 @@
 --
 -- @module clalloc.tensor.create
 
-local core = require "clalloc.core"
 local Tensor = require "clalloc.tensor.type"
 local context = require "clalloc.tensor.context"
 local dtype = require "clalloc.tensor.dtype"
@@ -112,7 +111,7 @@ function create.from(buffer, list, name)
     fault("from: %s of %s takes %d bytes, the buffer has %d", shape.text(sizes), kind.name, count * kind.size,
       buffer.size)
   end
-  local store, offset = storage.from("from", core, buffer)
+  local store, offset = storage.from("from", buffer)
   dtype.check("from", kind, store.context)
   if offset % kind.size ~= 0 then
     fault("from: the buffer begins %d bytes into its allocation, no multiple of %s's %d", offset, kind.name, kind.size)

@@ -15,6 +15,7 @@ local ops = require "clalloc.tensor.ops"
 local shape = require "clalloc.tensor.shape"
 local storage = require "clalloc.tensor.storage"
 
+local getmetatable = getmetatable
 local elementwise = {}
 local methods, meta = Tensor.methods, Tensor.meta
 
@@ -26,7 +27,6 @@ local function same(kind) return kind, kind end
 local function number(what, kind, value)
   return { value = dtype.fit(what, kind, value), kind = kind }
 end
-
 
 local function check_devices(what, a, b)
   local one, other = Tensor.context(a), Tensor.context(b)
@@ -50,10 +50,8 @@ end
 local function of_tensors(what, op, kind_of, a, b)
   check_devices(what, a, b)
   local sizes = shape.broadcast(what, a.sizes, b.sizes)
-  local operand = dtype.common(a.kind, b.kind)
+  local kind, meet = kind_of(dtype.common(a.kind, b.kind))
   local x, y = parts(what, a, b)
-  local kind, meet = kind_of(operand)
-  if x.storage and y.storage then return expression.node_of_views(op, kind, meet, x, y), sizes end
   return expression.node(op, kind, meet, x, y), sizes
 end
 
@@ -73,14 +71,30 @@ local function binary_node(what, op, kind_of, a, b)
     Tensor.check(what, a)
     return with_number(what, op, kind_of, a, b)
   end
-  Tensor.check(what, b)
-  if type(a) == "number" then return with_number(what, op, kind_of, a, b) end
+  if type(a) == "number" then
+    Tensor.check(what, b)
+    return with_number(what, op, kind_of, a, b)
+  end
   Tensor.check(what, a)
+  Tensor.check(what, b)
   return of_tensors(what, op, kind_of, a, b)
+end
+
+-- Two views of one kind, shape and device: nothing is to be found out.
+local function are_alike(x, y)
+  return x.kind == y.kind and x.storage.context == y.storage.context and shape.equal(x.sizes, y.sizes)
 end
 
 local function binary(what, op, kind_of)
   return function(a, b)
+    if getmetatable(a) == meta and getmetatable(b) == meta then -- both over memory
+      local x, y = a.cells, b.cells
+      if are_alike(x, y) then
+        local kind, meet = kind_of(x.kind)
+        local node = expression.node_of_views(op, kind, meet, x, y)
+        return Tensor.later(what, node, x.sizes, x.count)
+      end
+    end
     local node, sizes = binary_node(what, op, kind_of, a, b)
     local leaf = node.leaves[1]
     return Tensor.later(what, node, sizes, sizes == leaf.sizes and leaf.count or shape.count(what, sizes), a, b)
@@ -143,7 +157,7 @@ function elementwise.store(what, out, node)
     Tensor.compute(what, room, node)
     Tensor.compute(what, out, expression.node(ops.cast, out.kind, nil, room))
   end)
-  room.storage.buffer:close()
+  storage.close(room.storage)
   if not copied then error(why, 0) end
 end
 
