@@ -238,12 +238,16 @@ describe("a tensor", function()
     end)
 
     it("joined by cat", function()
-      local a, b = cl.arange(1, 4):view(2, 2), cl.tensor({ { 5, 6 } }, "i32")
+      local a, b, two = cl.arange(1, 4):view(2, 2), cl.tensor({ { 5, 6 } }, "i32"), cl.ones(2)
       local joined = cl.cat({ a, b }, 1)
       assert.equal("f32", joined:dtype())
       assert.same({ { 1.0, 2.0 }, { 3.0, 4.0 }, { 5.0, 6.0 } }, joined:totable())
       assert.same({ { 1.0, 2.0, 1.0, 3.0 }, { 3.0, 4.0, 2.0, 4.0 } }, cl.cat({ a, a:t() }, 2):totable())
       fails("cat: 2x2 and 1x2 differ in dimension 1", cl.cat, { a, b }, 2)
+      assert.same({ 0 }, cl.cat({ cl.zeros(0), cl.zeros(0) }):size())
+      assert.same({ 2, 0 }, cl.cat({ cl.zeros(2, 0), cl.zeros(2, 0) }, 2):size())
+      assert.same({ 1.0, 1.0, 1.0, 1.0 }, cl.cat({ two, two }):totable())
+      fails("a tensor without dimensions has no dimension 1", cl.cat, { cl.tensor(1), cl.tensor(2) })
     end)
   end)
 
@@ -321,6 +325,12 @@ describe("a tensor", function()
       assert.same({ 3.5, 2.0, 2.5 }, a:totable())
       a:narrow(1, 2, 2):add_(a:narrow(1, 1, 2))
       assert.same({ 3.5, 5.5, 4.5 }, a:totable(), "what it reads is what was there before")
+      local m = cl.arange(1, 9):view(3, 3)
+      assert.same({ { 2.0, 6.0, 10.0 }, { 6.0, 10.0, 14.0 }, { 10.0, 14.0, 18.0 } }, m:clone():add_(m:t()):totable())
+      m:copy(m:t())
+      assert.same({ { 1.0, 4.0, 7.0 }, { 2.0, 5.0, 8.0 }, { 3.0, 6.0, 9.0 } }, m:totable())
+      m:add_(m:t())
+      assert.is_true(m:equal(m:t()), "symmetric")
       assert.same({ 1, 2 }, cl.tensor({ 2, 4 }, "i32"):mul_(0.5):totable())
       fails("2x3 does not fit into 3", function() a:add_(cl.zeros(2, 3)) end)
     end)
@@ -377,6 +387,51 @@ describe("a tensor", function()
       assert.truthy(t:relu()[1] ~= t:relu()[1])
     end)
 
+    it("extremes where there are ties, NaN, or nothing but the least", function()
+      local nan, inf = 0 / 0, 1 / 0
+      local function found(list, kind)
+        local t = cl.tensor(list, kind)
+        local line = t:view(1, #list)
+        assert.equal(t:argmax():item(), line:argmax(2):item())
+        assert.equal(t:argmin():item(), line:argmin(2):item())
+        return { t:argmax():item(), t:argmin():item() }
+      end
+      for _, kind in ipairs { "f32", has_fp64() and "f64" or nil } do
+        assert.same({ 2, 2 }, found({ 1, nan, 3, nan }, kind), "the first NaN")
+        assert.same({ 1, 1 }, found({ nan, nan }, kind))
+        assert.same({ 1, 1 }, found({ -inf, -inf }, kind))
+        assert.same({ 1, 1 }, found({ inf, inf }, kind))
+        assert.same({ 1, 3 }, found({ 2, 2, 1, 1 }, kind))
+        assert.equal(-inf, cl.tensor({ -inf, -inf }, kind):max():item())
+        for _, v in ipairs(cl.tensor({ 1, nan, nan }, kind):maximum(cl.tensor({ nan, 1, nan }, kind)):totable()) do
+          assert.truthy(v ~= v)
+        end
+      end
+      for kind, ends in pairs { i64 = { math.mininteger, math.maxinteger }, u8 = { 0, 255 },
+        i32 = { -(1 << 31), (1 << 31) - 1 }, u32 = { 0, (1 << 32) - 1 } } do
+        local low, high = table.unpack(ends)
+        assert.same({ 2, 1 }, found({ low, high, high, low }, kind))
+        assert.same({ 1, 1 }, found({ low, low }, kind))
+        assert.same({ 1, 1 }, found({ high, high }, kind))
+        assert.equal(low, cl.tensor({ low, low }, kind):max():item())
+        assert.equal(high, cl.tensor({ high, high }, kind):min():item())
+        assert.equal(low + low, cl.tensor({ low, low }, kind):sum():item())
+      end
+    end)
+
+    it("over memory that an expansion seems to take", function()
+      local one = cl.full({ 1 }, 3)
+      local huge = one:expand(1 << 40)
+      assert.equal(3.0, huge[1 << 39])
+      assert.equal(6.0, huge:narrow(1, 1 << 39, 2):sum():item())
+      assert.truthy(tostring(huge):find("size 1099511627776", 1, true))
+      assert.same({ 1 << 20, 1 << 20 }, huge:view(1 << 20, -1):size())
+      fails("clone: ", huge.clone, huge)
+      fails("add: ", function() return (huge + 1):eval() end)
+      fails("more elements than can be addressed", one.expand, one, 1 << 62)
+      fails("more elements than can be addressed", function() return one:expand(1 << 31, 1 << 31) end)
+    end)
+
     it("reductions over all or one dimension", function()
       local t = cl.tensor { { 1, 5, 3 }, { 4, 2, 6 } }
       assert.equal(21.0, t:sum():item())
@@ -416,15 +471,16 @@ describe("a tensor", function()
     -- Mesa's llvmpipe ends loops of an item after 65535 iterations, without a word.
     it("whatever is long: rows, columns, elements, depth", function()
       local n = 200000
-      local wide = cl.ones({ 2000, 1 }, "u8"):expand(2000, n)
-      assert.equal(2000 * n, wide:sum():item(), "many long rows")
+      local wide = cl.ones({ 100, 1 }, "u8"):expand(100, n)
+      assert.equal(100 * n, wide:sum():item(), "many long rows")
       assert.equal(n, wide:sum(2):min():item())
-      assert.equal(2000, wide:sum(1):min():item())
+      assert.equal(100, wide:sum(1):min():item())
       local all = cl.zeros({ 12000000 }, "u8")
       assert.equal(1, (all + 1):eval():min():item(), "every element of many")
-      local a, b = cl.arange(1, n, 1, "i64"), cl.ones({ n }, "i64")
-      assert.equal(n * (n + 1) // 2, a:matmul(b):item(), "deep products")
-      assert.same({ { n * 1.0 }, { n * 1.0 } }, cl.ones(2, n):matmul(cl.ones(n, 1)):totable())
+      local k = 70000
+      local a, b = cl.arange(1, k, 1, "i64"), cl.ones({ k }, "i64")
+      assert.equal(k * (k + 1) // 2, a:matmul(b):item(), "deep products")
+      assert.same({ { k * 1.0 }, { k * 1.0 } }, cl.ones(2, k):matmul(cl.ones(k, 1)):totable())
     end)
 
     it("products of matrices and vectors, of any strides", function()
@@ -503,6 +559,79 @@ describe("a tensor", function()
     end)
   end)
 
+  describe("refuses what is none", function()
+    local names, values = {}, { "x", {}, io.stdout, true }
+
+    setup(function()
+      for name in pairs(require "clalloc.tensor".methods) do names[#names + 1] = name end
+      table.sort(names)
+    end)
+
+    it("by the method's name, whatever it is called on", function()
+      for _, name in ipairs(names) do
+        local method = cl.ones(1)[name]
+        for _, value in ipairs(values) do
+          fails(("%s: tensor expected, got %s"):format(name, type(value)), method, value)
+        end
+        fails(("%s: tensor expected, got nil"):format(name), method)
+      end
+    end)
+
+    it("after it was closed, all but close", function()
+      local closed, other = cl.ones(2, 2), cl.ones(2, 2)
+      closed:close()
+      for _, name in ipairs(names) do
+        if name ~= "close" then fails("attempt to use a closed tensor", closed[name], closed, other, 1) end
+      end
+      fails("tensor: attempt to use a closed tensor", cl.tensor, closed)
+    end)
+
+    -- Each raises at the line of the caller or succeeds; none fails inside.
+    it("as an argument, at the line that called it", function()
+      local t, here = cl.ones(2, 2), "tensor_spec.lua:"
+      local odd = {
+        {}, { 1, 2 }, { -1 }, { 1.5 }, { 0 }, { 2 ^ 31 }, { 1 << 53 }, { math.mininteger }, { 0 / 0 }, { "16" }, { print },
+        { true }, { 1, "x" }, { 1, 1, -1 }, { 1, 1, 2 ^ 53 }, { 1, 0 / 0 }, { {} }, { { "a" } }, { { -1 } }, { { 0 / 0 } },
+        { { 1 << 62, 4 } }, { { 1, 2 }, { 3 } }, { t, t, "x" }, { 1, math.maxinteger, 1 }, { 1, 2, math.maxinteger },
+        { math.maxinteger, math.maxinteger, math.maxinteger }, { nil, nil, 3 }, { math.huge }, { io.stdout },
+      }
+      local function check(what, f, ...)
+        local ok, message = pcall(function(...)
+          local result = f(...)
+          return result
+        end, ...)
+        if not ok then assert(tostring(message):find(here, 1, true), ("%s: %s"):format(what, message)) end
+      end
+      for _, list in ipairs(odd) do
+        for _, name in ipairs(names) do
+          if name ~= "save" then
+            local one <close> = cl.ones(2, 2)
+            check(name, one[name], one, table.unpack(list, 1, 3))
+          end
+        end
+        for _, name in ipairs { "tensor", "zeros", "ones", "full", "arange", "rand", "randn", "seed", "from", "cat" } do
+          check(name, cl[name], table.unpack(list, 1, 3))
+        end
+      end
+      for _, value in ipairs { 3, {}, print, t } do
+        fails("save: path: string expected, got ", t.save, t, value)
+        fails("load_tensor: path: string expected, got ", cl.load_tensor, value)
+      end
+      fails("scope: function expected, got nil", cl.scope)
+      local device = cl.current()
+      local buffer = assert(device:alloc(8))
+      buffer:close()
+      device:close()
+      fails("from: attempt to use a closed buffer", cl.from, buffer)
+      fails("from: a buffer or a table expected, got userdata", cl.from, io.stdout)
+      fails("to: attempt to use a closed device", t.to, t, device)
+      fails("to: a dtype's name or a device expected, got userdata", t.to, t, io.stdout)
+      fails("full: a list of sizes expected, got a tensor", cl.full, t, 1)
+      fails("cat: a list of tensors expected", cl.cat, t)
+      fails("zero: dimension 1 is expanded", function() cl.ones(1, 2):expand(2, 2):zero() end)
+    end)
+  end)
+
   describe("is saved and loaded", function()
     it("with shape and dtype, whatever its strides", function()
       local path = os.tmpname()
@@ -534,11 +663,28 @@ describe("a tensor", function()
       assert.equal(path .. ": not a tensor", with("clalloc tensor 1\nf32\n" .. ("<i8i8i8"):pack(2, 1 << 62, 4)))
       assert.equal(path .. ": 2 of f32 takes 8 bytes, the file has 3",
         with("clalloc tensor 1\nf32\n" .. ("<i8i8"):pack(1, 2) .. "abc"))
+      local whole = "clalloc tensor 1\nf32\n" .. ("<i8i8i8"):pack(2, 2, 3) .. ("\0"):rep(24)
+      for n = 0, #whole - 1 do assert.is_string(with(whole:sub(1, n))) end
+      assert.is_string(with(whole .. "\0"))
+      for i = 1, #whole - 24 do
+        local file <close> = assert(io.open(path, "wb"))
+        file:write(whole:sub(1, i - 1), "\xff", whole:sub(i + 1))
+        file:close()
+        local t, message = cl.load_tensor(path)
+        assert(t == nil and message:find(path, 1, true), i)
+      end
       os.remove(path)
       local t, message = cl.load_tensor(path)
       assert.is_nil(t)
       assert.truthy(message:find(path, 1, true))
       assert.is_nil((cl.ones(1):save("/nowhere/at/all")))
+      if io.open "/dev/full" then
+        for _, n in ipairs { 1, 100000 } do
+          local saved, why = cl.ones(n):save "/dev/full"
+          assert.is_nil(saved)
+          assert.truthy(why:find("/dev/full: ", 1, true), why)
+        end
+      end
     end)
   end)
 end)

@@ -31,10 +31,11 @@ function context.of(device)
     end
   end
   local is_llvmpipe = device.name:find "^llvmpipe" ~= nil -- a CPU that makes vectors of items
+  local stream = device.default_stream
   local one = {
-    device = device,
-    default_stream = device.default_stream,
-    default_id = device.default_stream.id,
+    device = stream.device, -- a handle that nobody else can close
+    default_stream = stream,
+    default_id = stream.id,
     takes_runs = device.type == "cpu" and not is_llvmpipe,
     most_steps = is_llvmpipe and LLVMPIPE_STEPS or math.maxinteger,
     units = device.compute_units,
@@ -46,6 +47,12 @@ function context.of(device)
   contexts[#contexts + 1] = one
   last = one
   return one
+end
+
+--- Whether a value is a device, open or closed.
+function context.is_device(value)
+  local meta = type(value) == "userdata" and getmetatable(value)
+  return type(meta) == "table" and meta.__name == "clalloc.device"
 end
 
 --- The current device's context.

@@ -28,13 +28,6 @@ local function number(what, kind, value)
   return { value = dtype.fit(what, kind, value), kind = kind }
 end
 
-local function check_devices(what, a, b)
-  local one, other = Tensor.context(a), Tensor.context(b)
-  if one ~= other then
-    fault("%s: the tensors are on %s and %s; `to` copies between devices", what, one.device.name, other.device.name)
-  end
-end
-
 -- Parts for a node over two tensors, at least one of them computed when both in one would be too large.
 local function parts(what, a, b)
   local x = Tensor.part(what, a)
@@ -48,7 +41,7 @@ local function parts(what, a, b)
 end
 
 local function of_tensors(what, op, kind_of, a, b)
-  check_devices(what, a, b)
+  Tensor.check_devices(what, a, b)
   local sizes = shape.broadcast(what, a.sizes, b.sizes)
   local kind, meet = kind_of(dtype.common(a.kind, b.kind))
   local x, y = parts(what, a, b)
@@ -244,21 +237,23 @@ function elementwise.cast(what, tensor, kind)
   return expression.node(ops.cast, kind, nil, x)
 end
 
---- Sets every element to a number.
--- @tparam number value
--- @treturn tensor self
-function methods:fill(value)
-  local view = elementwise.target("fill", self)
-  if type(value) ~= "number" then fault("fill: number expected, got %s", type(value)) end
-  Tensor.compute("fill", view, expression.node(ops.cast, view.kind, nil, number("fill", view.kind, value)))
+local function filled(what, self, value)
+  local view = elementwise.target(what, self)
+  if type(value) ~= "number" then fault("%s: number expected, got %s", what, type(value)) end
+  Tensor.compute(what, view, expression.node(ops.cast, view.kind, nil, number(what, view.kind, value)))
   return self
 end
 
+--- Sets every element to a number.
+-- @tparam number value
+-- @treturn tensor self
+function methods:fill(value) return filled("fill", self, value) end
+
 --- Sets every element to 0.
-function methods:zero() return self:fill(0) end
+function methods:zero() return filled("zero", self, 0) end
 
 --- Copies the elements of another tensor, or of nested tables, of a shape that broadcasts to this one's; converts their
--- kind. Between devices the shapes must be equal.
+-- kind. The source may be on another device.
 -- @tparam tensor|table source
 -- @treturn tensor self
 function methods:copy(source)
@@ -293,7 +288,7 @@ end
 local function code_node(what, self, others, text)
   local list, names = { Tensor.need(what, self) }, { "x" }
   for i, other in ipairs(others) do
-    check_devices(what, self, Tensor.check(what, other))
+    Tensor.check_devices(what, self, Tensor.check(what, other))
     check_fits(what, other.sizes, self.sizes)
     list[i + 1], names[i + 1] = Tensor.need(what, other), NAMES[i + 1]
   end
@@ -315,6 +310,7 @@ end
 -- @tparam tensor ... up to five, then the text
 -- @treturn tensor self
 function methods:map(...)
+  Tensor.check("map", self)
   local others = table.pack(...)
   local text = others[others.n]
   others[others.n] = nil

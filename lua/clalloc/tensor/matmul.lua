@@ -137,10 +137,7 @@ local function check(a, b)
       fault("matmul: %s and %s: matrices or vectors expected", shape.text(a.sizes), shape.text(b.sizes))
     end
   end
-  if Tensor.context(a) ~= Tensor.context(b) then
-    fault("matmul: the tensors are on %s and %s; `to` copies between devices", Tensor.context(a).device.name,
-      Tensor.context(b).device.name)
-  end
+  Tensor.check_devices("matmul", a, b)
   local k, l = a.sizes[#a.sizes], b.sizes[1]
   if k ~= l then
     fault("matmul: %s and %s do not match (%d ~= %d)", shape.text(a.sizes), shape.text(b.sizes), k, l)

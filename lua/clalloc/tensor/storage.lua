@@ -42,6 +42,12 @@ function storage.new(what, own, nbytes)
   return new(own, buffer)
 end
 
+--- Whether a value is a buffer, open or closed.
+function storage.is_buffer(value)
+  local meta = type(value) == "userdata" and getmetatable(value)
+  return type(meta) == "table" and meta.__name == "clalloc.buffer"
+end
+
 --- The memory of a buffer that others may use too. A view of an allocation is found in the whole of it: where it begins
 -- need not be aligned as a kernel's argument must be.
 -- @treturn table the storage

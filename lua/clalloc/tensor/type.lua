@@ -152,11 +152,9 @@ end
 --- Computes the tensor now, if it has not been; does not wait for the device.
 -- @treturn tensor self
 function methods:eval()
+  Tensor.check("eval", self)
   local node = self.node
-  if not node then
-    Tensor.check("eval", self)
-    return self
-  end
+  if not node then return self end
   check_leaves(self)
   local what, count, leaves = self.what, self.count, node.leaves
   local view = Tensor.room(what, leaves[1].storage.context, self.kind, self.sizes, count, leaves[1])
@@ -216,10 +214,20 @@ function Tensor.context(value)
   return (value.cells or value.node.leaves[1]).storage.context
 end
 
+--- Raises unless two open tensors are on one device.
+function Tensor.check_devices(what, a, b)
+  local one, other = Tensor.context(a), Tensor.context(b)
+  if one == other then return end
+  local first, second = one.device.name, other.device.name
+  local where = first == second and ("two devices named %s"):format(first) or ("%s and %s"):format(first, second)
+  fault("%s: the tensors are on %s; `to` copies between devices", what, where)
+end
+
 -- ---- Closing -------------------------------------------------------------------------------------------------
 
 --- Lets go of the memory; it goes back when no other tensor shares it. Closing again does nothing.
 function methods:close()
+  if not Tensor.is(self) then fault("close: tensor expected, got %s", type(self)) end
   local view = self.cells
   if self.node then forget_node(self) end
   self.cells = false
