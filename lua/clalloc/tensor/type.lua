@@ -152,9 +152,8 @@ end
 --- Computes the tensor now, if it has not been; does not wait for the device.
 -- @treturn tensor self
 function methods:eval()
-  Tensor.check("eval", self)
-  local node = self.node
-  if not node then return self end
+  local node = getmetatable(self) == idle and self.node
+  if not node then return Tensor.check("eval", self) end
   check_leaves(self)
   local what, count, leaves = self.what, self.count, node.leaves
   local view = Tensor.room(what, leaves[1].storage.context, self.kind, self.sizes, count, leaves[1])
@@ -227,7 +226,8 @@ end
 
 --- Lets go of the memory; it goes back when no other tensor shares it. Closing again does nothing.
 function methods:close()
-  if not Tensor.is(self) then fault("close: tensor expected, got %s", type(self)) end
+  local its = getmetatable(self)
+  if its ~= meta and its ~= idle then fault("close: tensor expected, got %s", type(self)) end
   local view = self.cells
   if self.node then forget_node(self) end
   self.cells = false
