@@ -82,7 +82,7 @@ local function binary(what, op, kind_of)
   return function(a, b)
     if getmetatable(a) == meta and getmetatable(b) == meta then -- both over memory
       local x, y = a.cells, b.cells
-      if are_alike(x, y) then
+      if x and y and are_alike(x, y) then
         local kind, meet = kind_of(x.kind)
         local node = expression.node_of_views(op, kind, meet, x, y)
         return Tensor.later(what, node, x.sizes, x.count)

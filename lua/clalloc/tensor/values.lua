@@ -187,7 +187,7 @@ local function to_device(self, device)
 end
 
 --- The same elements in another kind or on another device. Floats become integers by cutting the fraction, within the
--- range; integers that do not fit wrap. Of its own kind or device it shares storage.
+-- range, and NaN becomes 0; integers that do not fit wrap. Of its own kind or device it shares storage.
 -- @tparam string|device target "f32" and so on, or a device
 -- @treturn tensor
 function methods:to(target)
