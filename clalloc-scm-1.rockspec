@@ -111,6 +111,7 @@ build = {
     ["clalloc.tensor.file"] = "lua/clalloc/tensor/file.lua",
     ["clalloc.tensor.index"] = "lua/clalloc/tensor/index.lua",
     ["clalloc.tensor.layout"] = "lua/clalloc/tensor/layout.lua",
+    ["clalloc.tensor.levels"] = "lua/clalloc/tensor/levels.lua",
     ["clalloc.tensor.loops"] = "lua/clalloc/tensor/loops.lua",
     ["clalloc.tensor.matmul"] = "lua/clalloc/tensor/matmul.lua",
     ["clalloc.tensor.ops"] = "lua/clalloc/tensor/ops.lua",

@@ -109,6 +109,26 @@ describe("a kernel", function()
       assert.same({ 12, 24, 36, 48 }, values(y, "f"))
     end)
 
+    it("by `launch` computes the same, and makes no event", function()
+      local x <close> = filled(dev, "f", { 1, 2, 3, 4 })
+      local y <close> = filled(dev, "f", { 10, 20, 30, 40 })
+      dev.default_stream:finish()
+      local submitted, live = dev.default_stream:stats().submitted, cl.debug.live "event"
+      assert.is_true(saxpy:launch { 2.0, x, y, size = 4 })
+      assert.is_true(saxpy:launch { 2.0, x, y, size = 0 })
+      assert.equal(live, cl.debug.live "event")
+      assert.equal(submitted + 2, dev.default_stream:stats().submitted, "it counts as a command all the same")
+      assert.same({ 12, 24, 36, 48 }, values(y, "f"))
+      assert.error_matches(function() saxpy:launch { x, y, size = 4 } end, "saxpy: 3 arguments expected")
+      assert.error_matches(function() saxpy:launch(4) end, "saxpy: a table of arguments expected")
+      cl.debug.fail("enqueue_kernel", 1)
+      local ok, message, code = saxpy:launch { 2.0, x, y, size = 4 }
+      cl.debug.fail("any", 0)
+      assert.is_nil(ok)
+      assert.is_string(message)
+      assert.equal("NOMEM", code)
+    end)
+
     it("runs over one, two or three dimensions, from an offset, in groups", function()
       local prog <close> = dev:program [[
         kernel void where(global int *out) {

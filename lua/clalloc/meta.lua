@@ -784,6 +784,13 @@ function program:close() end
 ---@overload fun(launch: clalloc.launch): clalloc.event?, string?, string?
 local kernel = {}
 
+---The same as calling it, but makes no event, which takes less time: `prog.saxpy:launch{2.0, x, y, size = n}`.
+---@param launch clalloc.launch
+---@return true?
+---@return string? message
+---@return string? code
+function kernel:launch(launch) end
+
 ---Lets go of the kernel; the program makes it again when asked.
 function kernel:close() end
 
