@@ -263,6 +263,12 @@ uint64_t cla_lua_missed(const struct lua_hooks *hooks); /* calls left out becaus
 /* The hooks of a cache if they are of this state: their functions, or nil, are pushed. */
 struct lua_hooks *cla_lua_pushhooks(lua_State *L, const cla_host *host);
 
+/* host_bytes.c: the optional arguments `offset` and `n` at arg and arg + 1, by default all that follows; gives the offset. Then
+ * the methods read([offset [, n]]) and write(string [, offset]) of something that has `size` bytes of host memory. */
+size_t cla_lua_optrange(lua_State *L, int arg, size_t size, const char *what, size_t *nbytes);
+int cla_lua_readbytes(lua_State *L, const void *memory, size_t size, const char *what);
+int cla_lua_writebytes(lua_State *L, void *memory, size_t size, const char *what);
+
 /* host_buffer.c: the view for cl.resolve and its offset; false: the address is in no pinned allocation. */
 bool cla_lua_resolve_host(lua_State *L, const void *address, cla_status *status);
 /* host_copy.c: buf:copy(h), h:copy(buf), h:copy(h) */

@@ -7,6 +7,8 @@
 #include "binding.h"
 #include "host/host.h"
 
+static const char WHAT[] = "host buffer";
+
 static cla_host_block *block_of(const lua_host_buffer *h) {
   bool was_issued;
   return cla__host_block_of(h->context, &was_issued);
@@ -95,10 +97,8 @@ static int host_buffer_close(lua_State *L) {
 
 static int host_buffer_view(lua_State *L) {
   lua_host_buffer *h = check(L);
-  size_t offset = cla_lua_checksize(L, 2, "offset");
-  cla_lua_checkrange(L, 2, offset, 0, h->nbytes, "host buffer");
-  size_t nbytes = cla_lua_optsize(L, 3, "n", h->nbytes - offset);
-  cla_lua_checkrange(L, 3, offset, nbytes, h->nbytes, "host buffer");
+  cla_lua_checksize(L, 2, "offset");
+  size_t nbytes, offset = cla_lua_optrange(L, 2, h->nbytes, WHAT, &nbytes);
   lua_host_buffer *view = cla_lua_new(L, sizeof *view, CLA_LUA_HOST_BUFFER, 2);
   if (lua_getiuservalue(L, 1, 1) == LUA_TTABLE) lua_setiuservalue(L, -2, 1);
   else lua_pop(L, 1);
@@ -146,30 +146,18 @@ bool cla_lua_resolve_host(lua_State *L, const void *address, cla_status *status)
 
 static int host_buffer_read(lua_State *L) {
   const lua_host_buffer *h = check(L);
-  size_t offset = cla_lua_optsize(L, 2, "offset", 0);
-  cla_lua_checkrange(L, 2, offset, 0, h->nbytes, "host buffer");
-  size_t nbytes = cla_lua_optsize(L, 3, "n", h->nbytes - offset);
-  cla_lua_checkrange(L, 3, offset, nbytes, h->nbytes, "host buffer");
-  lua_pushlstring(L, (const char *)h->memory + offset, nbytes);
-  return 1;
+  return cla_lua_readbytes(L, h->memory, h->nbytes, WHAT);
 }
 
-/* One copy, into the string itself. */
 static int host_buffer_string(lua_State *L) {
   const lua_host_buffer *h = check(L);
-  lua_pushlstring(L, h->memory, h->nbytes);
-  return 1;
+  lua_settop(L, 1);
+  return cla_lua_readbytes(L, h->memory, h->nbytes, WHAT);
 }
 
 static int host_buffer_write(lua_State *L) {
   const lua_host_buffer *h = check(L);
-  luaL_checktype(L, 2, LUA_TSTRING);
-  size_t nbytes;
-  const char *bytes = lua_tolstring(L, 2, &nbytes);
-  size_t offset = cla_lua_optsize(L, 3, "offset", 0);
-  cla_lua_checkrange(L, 3, offset, nbytes, h->nbytes, "host buffer");
-  memcpy((char *)h->memory + offset, bytes, nbytes);
-  return cla_lua_result(L, CLA_OK);
+  return cla_lua_writebytes(L, h->memory, h->nbytes, WHAT);
 }
 
 /* fill(byte [, offset [, n]]) */
@@ -177,10 +165,7 @@ static int host_buffer_fill(lua_State *L) {
   const lua_host_buffer *h = check(L);
   size_t byte = cla_lua_checksize(L, 2, "byte");
   if (byte > 255) cla_lua_badarg(L, 2, "byte: %I is no byte", (LUAI_UACINT)byte);
-  size_t offset = cla_lua_optsize(L, 3, "offset", 0);
-  cla_lua_checkrange(L, 3, offset, 0, h->nbytes, "host buffer");
-  size_t nbytes = cla_lua_optsize(L, 4, "n", h->nbytes - offset);
-  cla_lua_checkrange(L, 4, offset, nbytes, h->nbytes, "host buffer");
+  size_t nbytes, offset = cla_lua_optrange(L, 3, h->nbytes, WHAT, &nbytes);
   memset((char *)h->memory + offset, (int)byte, nbytes);
   return cla_lua_result(L, CLA_OK);
 }
