@@ -120,6 +120,51 @@ describe("strange values", function()
     assert.equal(0, check(cache).pending_blocks)
   end)
 
+  it("that close what is being copied raise, and touch nothing that is gone", function()
+    local function trap(close) -- options whose every missing field closes something
+      return setmetatable({}, { __index = function() close() end })
+    end
+    local function big() return assert(cache:alloc(MiB)) end
+    local function gone(x)
+      return function()
+        x:close()
+        cache:trim()
+      end
+    end
+    for _, victim in ipairs { 1, 2 } do
+      local pair = { big(), big() }
+      assert.matches("closed host buffer", failure(pair[1].copy, pair[1], pair[2], trap(gone(pair[victim]))))
+      pair[3 - victim]:close()
+    end
+    for _, async in ipairs { false, true } do
+      local x, b = big(), assert(dev:alloc(100))
+      local options = trap(gone(x))
+      options.async = async
+      assert.matches("closed host buffer", failure(b.copy, b, x, options))
+      x = big()
+      options = trap(gone(x))
+      assert.matches("freed host buffer", failure(b.copy, b, x:view(5), options))
+      x = big()
+      options = trap(gone(b))
+      options.async = async
+      assert.matches("closed buffer", failure(x.copy, x, b, options))
+      x:close()
+    end
+    for _, name in ipairs { "write_async", "read_async" } do
+      for _, size in ipairs { 0, 10 } do
+        local x, b = big(), assert(dev:alloc(100))
+        local options = trap(gone(x))
+        options.size = size
+        assert.matches("closed host buffer", failure(b[name], b, x, options))
+        x = big()
+        options = trap(gone(b))
+        options.size = size
+        assert.matches("closed buffer", failure(b[name], b, x, options))
+        x:close()
+      end
+    end
+  end)
+
   it("as addresses are recognised for what they are", function()
     assert.is_false(cl.owns(h.address - 1) and cl.resolve(h.address - 1) == h)
     for _, address in ipairs { 0, 1, -1, math.mininteger, math.maxinteger } do
