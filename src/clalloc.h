@@ -218,7 +218,7 @@ typedef struct cla_host_hooks {
   void (*free)(void *arg, void *memory, void *backing, size_t nbytes);
   /* A ticket for what has been submitted; tickets of a stream ascend. 0: there is nothing to wait for. */
   cla_status (*record)(void *arg, cla_stream *, uint64_t *ticket);
-  bool (*query)(void *arg, cla_stream *, uint64_t ticket);         /* is it done; a failure counts as not yet */
+  bool (*query)(void *arg, cla_stream *, uint64_t ticket); /* is it done; a failure counts as not yet */
 } cla_host_hooks;
 
 typedef enum cla_host_kind {

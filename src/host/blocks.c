@@ -43,7 +43,7 @@ cla_host_block *cla__host_block_new(void) {
 
 /* One whose generations are used up is not used again: its contexts would be those of long ago. */
 void cla__host_block_drop(cla_host_block *b) {
-  atomic_store(&b->state, CLA_HOST_UNUSED);
+  cla__host_set_state(b, CLA_HOST_UNUSED);
   if (cla__host_is_worn(atomic_load(&b->life))) return;
   cla__lock(&spare_lock);
   b->after = spares;

@@ -30,7 +30,7 @@ typedef enum cla_host_state {
   CLA_HOST_FREE,    /* in a magazine or a bin */
   CLA_HOST_PENDING, /* freed, recorded streams not done */
   CLA_HOST_LEAVING  /* on its way to the hooks */
-} cla_host_state;
+} cla_host_state;   /* for checks alone: what is done with a block depends on its life and its list */
 
 typedef struct cla_host_waiting cla_host_waiting;
 
@@ -63,6 +63,9 @@ enum { CLA_HOST_GENERATION_BITS = 39 };
 static inline uint64_t cla__host_generation(uint64_t life) { return life >> 1; }
 static inline bool cla__host_is_active(uint64_t life) { return (life & 2) != 0; }
 static inline bool cla__host_is_recorded(uint64_t life) { return (life & 1) != 0; }
+static inline void cla__host_set_state(cla_host_block *b, cla_host_state state) {
+  atomic_store_explicit(&b->state, state, memory_order_relaxed);
+}
 static inline bool cla__host_is_worn(uint64_t life) { /* its next free is its last */
   return cla__host_generation(life) >= ((uint64_t)1 << CLA_HOST_GENERATION_BITS) - 1;
 }
@@ -109,10 +112,32 @@ typedef struct cla_magazine {
   struct cla_magazine *next;        /* in the cache's list */
   cla_host_share share;             /* cached_bytes, cached_blocks: exactly what lies below */
   struct {
-    uint32_t count;
+    atomic_uint count; /* written under the lock; the thread itself may look without: 0 stays 0 */
     cla_host_block *blocks[CLA_MAGAZINE_BLOCKS];
   } classes[CLA_MAGAZINE_CLASSES];
 } cla_magazine;
+
+static inline unsigned cla__magazine_count(const cla_magazine *m, unsigned class) {
+  return atomic_load_explicit(&m->classes[class].count, memory_order_relaxed);
+}
+
+/* Both hold the lock; there is one, or room for one. */
+static inline cla_host_block *cla__magazine_pop(cla_magazine *m, unsigned class) {
+  unsigned count = cla__magazine_count(m, class) - 1;
+  cla_host_block *b = m->classes[class].blocks[count];
+  atomic_store_explicit(&m->classes[class].count, count, memory_order_relaxed);
+  m->share.cached_bytes -= (int64_t)b->size;
+  m->share.cached_blocks--;
+  return b;
+}
+
+static inline void cla__magazine_push(cla_magazine *m, unsigned class, cla_host_block *b) {
+  unsigned count = cla__magazine_count(m, class);
+  m->classes[class].blocks[count] = b;
+  atomic_store_explicit(&m->classes[class].count, count + 1, memory_order_relaxed);
+  m->share.cached_bytes += (int64_t)b->size;
+  m->share.cached_blocks++;
+}
 
 /* Type-stable, so that whoever found a block may take the lock of what was its cache, and see there whether it still is. */
 struct cla_host {
@@ -200,8 +225,9 @@ void cla__host_limits(cla_host *c, size_t *max_cached, size_t *max_block);
 /* ---- hooks.c ---- */
 
 cla_host_hooks cla__host_hooks_for(cla_device *d, cla_host_kind kind);
-size_t cla__host_machine_memory(void);                  /* bytes */
-void *cla__host_plain(size_t alignment, size_t nbytes); /* for free(); NULL: no memory */
+cla_status cla__host_ticket(void *arg, cla_stream *s, uint64_t *ticket); /* their `record`: it reads a counter */
+size_t cla__host_machine_memory(void);                                   /* bytes */
+void *cla__host_plain(size_t alignment, size_t nbytes);                  /* for free(); NULL: no memory */
 
 /* ---- background.c ---- */
 

@@ -66,7 +66,7 @@ static cla_status fetch(cla_host *c, size_t size, cla_host_block *b, bool *faile
  * states. */
 static void activate(cla_host_share *s, cla_host_block *b, size_t nbytes, bool is_hit) {
   atomic_store_explicit(&b->requested, nbytes, memory_order_relaxed);
-  atomic_store_explicit(&b->state, CLA_HOST_ACTIVE, memory_order_relaxed);
+  cla__host_set_state(b, CLA_HOST_ACTIVE);
   atomic_fetch_add_explicit(&b->life, 2, memory_order_release);
   s->allocs++;
   s->hits += is_hit;
@@ -137,7 +137,7 @@ static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block *
 /* Takes a block that is in no list out of the books, and chains it by `after` for release_chain. Holds the lock. */
 static void leave(cla_host *c, cla_host_block *b, cla_host_block **chain) {
   cla_host_stats *t = &c->totals;
-  atomic_store(&b->state, CLA_HOST_LEAVING);
+  cla__host_set_state(b, CLA_HOST_LEAVING);
   t->driver_frees++;
   t->reserved_bytes -= b->size;
   t->reserved_blocks--;
@@ -172,7 +172,7 @@ void cla__host_release(cla_host *c, cla_host_block *chain) {
 
 static void bin_put(cla_host *c, cla_host_block *b) {
   cla_host_bin *bin = &c->bins[cla__host_class(b->size)];
-  atomic_store(&b->state, CLA_HOST_FREE);
+  cla__host_set_state(b, CLA_HOST_FREE);
   b->before = NULL;
   b->after = bin->first;
   if (bin->first) bin->first->before = b;
@@ -224,11 +224,11 @@ static bool is_small(size_t size) { return size <= CLA_MAGAZINE_LARGEST; }
 static cla_host_block *quick_alloc(cla_magazine *m, size_t size, size_t nbytes) {
   cla_host_block *b = NULL;
   unsigned class = cla__host_class(size);
+  if (!cla__magazine_count(m, class)) return NULL;
   cla__lock(&m->lock);
-  if (m->classes[class].count && m->classes[class].blocks[m->classes[class].count - 1]->size >= size) {
-    b = m->classes[class].blocks[--m->classes[class].count];
-    m->share.cached_bytes -= (int64_t)b->size;
-    m->share.cached_blocks--;
+  unsigned count = cla__magazine_count(m, class);
+  if (count && m->classes[class].blocks[count - 1]->size >= size) {
+    b = cla__magazine_pop(m, class);
     activate(&m->share, b, nbytes, true);
   }
   cla__unlock(&m->lock);
@@ -316,14 +316,13 @@ static bool quick_free(cla_host *c, cla_magazine *m, cla_host_block *b, uint64_t
   unsigned class = cla__host_class(b->size);
   bool freed = false;
   cla__lock(&m->lock);
-  if (atomic_load_explicit(&m->cache, memory_order_relaxed) == c && m->classes[class].count < CLA_MAGAZINE_BLOCKS &&
+  if (atomic_load_explicit(&m->cache, memory_order_relaxed) == c &&
+      cla__magazine_count(m, class) < CLA_MAGAZINE_BLOCKS &&
       m->share.cached_bytes + (int64_t)b->size <= CLA_MAGAZINE_BYTES && b->size <= c->max_block)
     freed = deactivate(&m->share, b, life);
   if (freed) {
-    atomic_store_explicit(&b->state, CLA_HOST_FREE, memory_order_relaxed);
-    m->classes[class].blocks[m->classes[class].count++] = b;
-    m->share.cached_bytes += (int64_t)b->size;
-    m->share.cached_blocks++;
+    cla__host_set_state(b, CLA_HOST_FREE);
+    cla__magazine_push(m, class, b);
   }
   cla__unlock(&m->lock);
   return freed;
@@ -417,18 +416,30 @@ cla_host *cla__host_lock_active(cla_host_block *b, const void *context, uint64_t
   return NULL;
 }
 
-/* The last part of a record, when the ticket is known. */
-static cla_status note_use(cla_host_block *b, const void *context, cla_stream *s, uint64_t ticket) {
-  uint64_t life;
-  cla_host *c = cla__host_lock_active(b, context, &life);
-  if (!c) return unknown(true);
+/* The end of a record, when the ticket is known; gives the lock back. */
+static cla_status note_use(cla_host *c, cla_host_block *b, uint64_t life, cla_stream *s, uint64_t ticket) {
   cla_host_waiting *gone = NULL;
   cla_status status = check_stream(c, s); /* closed meanwhile? */
   if (!status) status = add_use(c, b, life, s, ticket, &gone);
   if (gone) atomic_fetch_add(&c->refs, 1); /* streams go before their device does */
   cla__unlock(&c->lock);
+  if (!gone) return status;
   cla__host_waitings_free(gone);
-  if (gone) cla__host_unref(c);
+  cla__host_unref(c);
+  return status;
+}
+
+/* Gives the lock back while the hook is asked. */
+static cla_status ask_and_note(cla_host *c, cla_host_block *b, uint64_t life, cla_stream *s) {
+  uint64_t ticket = 0;
+  atomic_fetch_add(&c->refs, 1);
+  cla__unlock(&c->lock);
+  cla_status status = check_stream(c, s);
+  if (!status && (status = c->hooks.record(c->hooks.arg, s, &ticket)) != CLA_OK)
+    cla__note("host_record: the hook 'record' failed: %s", cla_status_name(status));
+  if (!status && !cla__host_lock_active(b, cla__host_context(b, life), &life)) status = unknown(true);
+  if (!status) status = note_use(c, b, life, s, ticket);
+  cla__host_unref(c);
   return status;
 }
 
@@ -443,23 +454,21 @@ cla_status cla_host_record(const void *address, void *context, cla_stream *s) {
   if (!b) return cla__error(CLA_E_FOREIGN, "address %p is in no pinned allocation", address);
   cla_host *c = cla__host_lock_active(b, context, &life);
   if (!c) return unknown(true);
-  bool is_inside = context || (uintptr_t)address - (uintptr_t)b->memory < b->size; /* or it lives elsewhere by now */
-  if (is_inside) atomic_fetch_add(&c->refs, 1);                                    /* for the hook */
-  cla__unlock(&c->lock);
-  if (!is_inside) return unknown(true);
-  status = check_stream(c, s);
-  if (!status && (status = c->hooks.record(c->hooks.arg, s, &ticket)) != CLA_OK)
-    cla__note("host_record: the hook 'record' failed: %s", cla_status_name(status));
-  if (!status) status = note_use(b, cla__host_context(b, life), s, ticket);
-  cla__host_unref(c);
-  return status;
+  if (!context && (uintptr_t)address - (uintptr_t)b->memory >= b->size) { /* it lives elsewhere by now */
+    cla__unlock(&c->lock);
+    return unknown(true);
+  }
+  if (c->hooks.record != cla__host_ticket) return ask_and_note(c, b, life, s);
+  cla__host_ticket(NULL, s, &ticket); /* the library's own: no reason to let go of the lock */
+  return note_use(c, b, life, s, ticket);
 }
 
 cla_status cla__host_expect(void *context, cla_stream *s) {
   bool was_issued = false;
   uint64_t life;
   cla_host_block *b = cla__host_block_of(context, &life, &was_issued);
-  return b ? note_use(b, context, s, 0) : unknown(was_issued);
+  cla_host *c = b ? cla__host_lock_active(b, context, &life) : NULL;
+  return c ? note_use(c, b, life, s, 0) : unknown(was_issued || b);
 }
 
 /* ---- Giving back ---- */

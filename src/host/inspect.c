@@ -115,7 +115,7 @@ static cla_status check_magazines(cla_host *c, uint64_t *blocks, uint64_t *bytes
   for (const cla_magazine *m = c->magazines; m; m = m->next) {
     uint64_t nblocks = 0, nbytes = 0;
     for (unsigned i = 0; i < CLA_MAGAZINE_CLASSES; i++)
-      for (uint32_t k = 0; k < m->classes[i].count; k++) {
+      for (uint32_t k = 0; k < cla__magazine_count(m, i); k++) {
         const cla_host_block *b = m->classes[i].blocks[k];
         EXPECT(atomic_load(&b->state) == CLA_HOST_FREE && cla__host_class(b->size) == i && !b->nuses,
                "a magazine holds a wrong block");

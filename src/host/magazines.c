@@ -37,12 +37,7 @@ cla_host_share cla__host_shares(const cla_host *c) {
 /* Holds the cache's lock and the magazine's. */
 static void empty(cla_host *c, cla_magazine *m, cla_host_block **chain) {
   for (unsigned i = 0; m->share.cached_blocks && i < CLA_MAGAZINE_CLASSES; i++)
-    while (m->classes[i].count) {
-      cla_host_block *b = m->classes[i].blocks[--m->classes[i].count];
-      m->share.cached_bytes -= (int64_t)b->size;
-      m->share.cached_blocks--;
-      cla__host_keep(c, b, chain);
-    }
+    while (cla__magazine_count(m, i)) cla__host_keep(c, cla__magazine_pop(m, i), chain);
   add_share(&c->share, &m->share);
   m->share = (cla_host_share){0};
 }

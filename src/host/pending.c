@@ -89,7 +89,7 @@ static void settle(cla_host *c, cla_host_block *b, cla_host_block **chain) {
 
 void cla__host_pend(cla_host *c, cla_host_block *b, cla_host_block **chain) {
   cla_host_stats *t = &c->totals;
-  atomic_store(&b->state, CLA_HOST_PENDING);
+  cla__host_set_state(b, CLA_HOST_PENDING);
   t->pending_bytes += b->size;
   t->pending_blocks++;
   if (t->pending_bytes > t->peak_pending_bytes) t->peak_pending_bytes = t->pending_bytes;
