@@ -32,6 +32,7 @@ static cla_host_stats stats_of(cla_host *c) {
 
 typedef struct backend {
   atomic_int given, put_back;
+  uint64_t tickets;
   bool says_done;
   cla_host *closes; /* by the next question */
   atomic_bool was_blocked;
@@ -60,7 +61,7 @@ static void put(void *arg, void *memory, void *backing, size_t nbytes) {
 static cla_status ticket(void *arg, cla_stream *s, uint64_t *out) {
   backend *b = arg;
   (void)s;
-  *out = 1;
+  *out = ++b->tickets;
   return b->refuses;
 }
 
@@ -197,6 +198,124 @@ static void waiting_moves_the_stream_on(void) {
   cla_device_release(d);
 }
 
+/* ---- Hooks that use their own cache ---- */
+
+/* No lock is held while a hook runs: it may count, check, trim, allocate and free, on any thread (pytorch#159352). */
+typedef struct user {
+  backend memory;
+  cla_host *cache;
+  bool is_inside;
+  int calls;
+} user;
+
+static void *work_aside(void *arg) {
+  user *u = arg;
+  cla_host_stats s;
+  cla_host_info info;
+  void *p, *context;
+  CHECK(cla_host_get_stats(u->cache, &s) == CLA_OK && cla_host_reset_peaks(u->cache) == CLA_OK);
+  CHECK(cla_host_alloc(u->cache, 200, &p, &context) == CLA_OK && cla_host_resolve(p, &info) == CLA_OK);
+  CHECK(cla_host_record(p, NULL, cla_device_stream(device)) == CLA_OK && cla_host_free(context) == CLA_OK);
+  CHECK(cla_host_process_events(u->cache) == CLA_OK && cla_host_process_events_for_size(u->cache, 77) == CLA_OK);
+  CHECK(cla_host_trim(u->cache, NULL) == CLA_OK);
+  return NULL;
+}
+
+static void use_aside(user *u) {
+  if (u->is_inside) return;
+  u->is_inside = true;
+  u->calls++;
+  pthread_t t;
+  CHECK(pthread_create(&t, NULL, work_aside, u) == 0 && pthread_join(t, NULL) == 0);
+  work_aside(u);
+  u->is_inside = false;
+}
+
+static cla_status busy_give(void *arg, size_t nbytes, void **memory, void **backing, bool *is_pinned) {
+  user *u = arg;
+  use_aside(u);
+  return give(&u->memory, nbytes, memory, backing, is_pinned);
+}
+static void busy_put(void *arg, void *memory, void *backing, size_t nbytes) {
+  user *u = arg;
+  use_aside(u);
+  put(&u->memory, memory, backing, nbytes);
+}
+static cla_status busy_ticket(void *arg, cla_stream *s, uint64_t *out) {
+  user *u = arg;
+  use_aside(u);
+  return ticket(&u->memory, s, out);
+}
+static bool busy_ask(void *arg, cla_stream *s, uint64_t number) {
+  user *u = arg;
+  use_aside(u);
+  return ask(&u->memory, s, number);
+}
+
+static void hooks_may_use_their_cache(void) {
+  user u = {.memory = {.says_done = true}};
+  const cla_host_hooks hooks = {
+      .arg = &u, .allocate = busy_give, .free = busy_put, .record = busy_ticket, .query = busy_ask};
+  cla_host *c = u.cache = cache_with(&hooks, false);
+  void *p, *context;
+  CHECK(cla_host_alloc(c, 3000, &p, &context) == CLA_OK && u.calls == 1);
+  CHECK(cla_host_record(p, NULL, cla_device_stream(device)) == CLA_OK && u.calls == 2);
+  CHECK(cla_host_free(context) == CLA_OK && stats_of(c).pending_blocks == 1);
+  CHECK(cla_host_process_events(c) == CLA_OK && u.calls == 3);
+  CHECK(cla_host_alloc(c, 9000, &p, &context) == CLA_OK && cla_host_free(context) == CLA_OK);
+  const int calls = u.calls;
+  CHECK(cla_host_trim(c, NULL) == CLA_OK && u.calls > calls && stats_of(c).reserved_bytes == 0);
+  u.is_inside = true;
+  cla_host_close(c);
+  CHECK(u.memory.given == u.memory.put_back);
+}
+
+/* While one stream is asked about, what waits for another is there for whoever wants it. */
+typedef struct passer {
+  backend memory;
+  cla_host *cache;
+  cla_stream *stuck;
+  void *wanted;
+  int questions;
+} passer;
+
+static bool ask_two(void *arg, cla_stream *s, uint64_t number) {
+  passer *x = arg;
+  (void)number;
+  x->questions++;
+  if (s != x->stuck) return true;
+  if (!x->wanted) return false;
+  void *p, *context;
+  void *wanted = x->wanted;
+  x->wanted = NULL;
+  CHECK(cla_host_alloc(x->cache, 5000, &p, &context) == CLA_OK && p == wanted);
+  CHECK(cla_host_free(context) == CLA_OK);
+  return false;
+}
+
+static void a_pass_hides_nothing(void) {
+  enum { N = 100 };
+  passer x = {.memory = {0}};
+  const cla_host_hooks hooks = {.arg = &x, .allocate = give, .free = put, .record = ticket, .query = ask_two};
+  cla_host *c = x.cache = cache_with(&hooks, false);
+  cla_stream *other;
+  void *p, *q, *context, *theirs[N];
+  CHECK(cla_stream_create(device, &x.stuck) == CLA_OK && cla_stream_create(device, &other) == CLA_OK);
+  for (int i = 0; i < N; i++) CHECK(cla_host_alloc(c, 5000, &p, &theirs[i]) == CLA_OK);
+  CHECK(cla_host_alloc(c, 5000, &q, &context) == CLA_OK && cla_host_record(q, NULL, other) == CLA_OK);
+  for (int i = 0; i < N; i++)
+    CHECK(cla_host_record(NULL, theirs[i], x.stuck) == CLA_OK && cla_host_free(theirs[i]) == CLA_OK);
+  CHECK(cla_host_free(context) == CLA_OK && stats_of(c).pending_blocks == N + 1);
+  x.wanted = q;
+  CHECK(cla_host_process_events(c) == CLA_OK && !x.wanted);
+  CHECK(stats_of(c).driver_allocs == N + 1 && stats_of(c).pending_blocks == N);
+  x.questions = 0;
+  CHECK(cla_host_process_events_for_size(c, 300) == CLA_OK && x.questions == 1); /* one, for a hundred that wait */
+  cla_stream_release(x.stuck);
+  cla_stream_release(other);
+  cla_host_close(c);
+}
+
 /* ---- Limits ---- */
 
 /* At most max_cached bytes are kept, threads' own blocks included, however often the figures are asked for in between. */
@@ -246,6 +365,35 @@ static void threads_end(void) {
   }
   CHECK(stats_of(c).cached_blocks == 1 && stats_of(c).driver_allocs == 1);
   CHECK(cla_host_alloc(c, 1000, &p, &context) == CLA_OK && p == first && cla_host_free(context) == CLA_OK);
+  cla_host_close(c);
+}
+
+/* Out of memory, what another thread keeps to itself goes back first. */
+static pthread_barrier_t stage;
+
+static void *keep_one(void *arg) {
+  use_once(arg);
+  pthread_barrier_wait(&stage); /* kept ... */
+  pthread_barrier_wait(&stage); /* ... until the other has what it wants */
+  return NULL;
+}
+
+static void magazines_of_others_are_flushed(void) {
+  backend b = {.room = 70000};
+  const cla_host_hooks hooks = {.arg = &b, .allocate = give_space, .free = put_space, .record = ticket, .query = ask};
+  cla_host *c = cache_with(&hooks, false);
+  pthread_t t;
+  void *p, *context;
+  pthread_barrier_init(&stage, NULL, 2);
+  CHECK(pthread_create(&t, NULL, keep_one, c) == 0);
+  pthread_barrier_wait(&stage);
+  CHECK(b.room == 70000 - 1024 && stats_of(c).cached_blocks == 1);
+  b.room = 65536 - 1024;
+  CHECK(cla_host_alloc(c, 65536, &p, &context) == CLA_OK);
+  CHECK(stats_of(c).failed_pins == 0 && stats_of(c).cached_blocks == 0 && stats_of(c).plain_blocks == 0);
+  pthread_barrier_wait(&stage);
+  CHECK(pthread_join(t, NULL) == 0 && cla_host_free(context) == CLA_OK);
+  pthread_barrier_destroy(&stage);
   cla_host_close(c);
 }
 
@@ -359,8 +507,11 @@ int main(void) {
   failures_have_messages();
   a_pending_block_is_waited_for_at_last();
   waiting_moves_the_stream_on();
+  hooks_may_use_their_cache();
+  a_pass_hides_nothing();
   limits_hold();
   threads_end();
+  magazines_of_others_are_flushed();
   many_caches();
   contexts_never_come_round();
   the_devices_own_cache_is_not_closed();
