@@ -179,8 +179,9 @@ bool cla__host_ask(cla_host *c, cla_host_waiting *w, cla_host_block **chain); /*
 /* The entry of a stream, with a use counted; NULL: no host memory. `gone` is for cla__host_waitings_free without lock. */
 cla_host_waiting *cla__host_waiting_of(cla_host *c, cla_stream *s, cla_host_waiting **gone);
 void cla__host_waitings_free(cla_host_waiting *w);
-/* Waits until the streams of pending blocks have done what they have now, all but those that would hang. Without locks. */
-void cla__host_wait(cla_host *c);
+/* Waits until the streams of pending blocks have done what they have now, all but those that would hang. Without locks. False,
+ * without waiting: less than so much is pending. */
+bool cla__host_wait(cla_host *c, size_t nbytes);
 
 /* ---- magazines.c ---- */
 

@@ -246,22 +246,20 @@ static cla_host_block *shared_alloc(cla_host *c, size_t size, size_t nbytes) {
   return b;
 }
 
+/* Without memory once more when what is cached in other sizes has gone back, and then when the streams of pending blocks are
+ * done, if those blocks may make the difference (pytorch#189504). */
 static cla_status grow(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
+  enum { FIRST, TRIMMED, WAITED, TRIES };
   cla_error_memo before;
   cla__error_keep(&before);
-  if (cla__host_process(c) && (*out = shared_alloc(c, size, nbytes)) != NULL) return CLA_OK;
-  cla_status status = make(c, size, nbytes, out);
-  if (status == CLA_E_NOMEM) { /* what is cached in other sizes goes back first */
-    cla_host_trim(c, NULL);
-    status = make(c, size, nbytes, out);
-  }
-  if (status == CLA_E_NOMEM) { /* and what streams still use, when they are done: pytorch#189504 */
-    cla__host_wait(c);
-    cla__host_process(c);
-    if ((*out = shared_alloc(c, size, nbytes)) != NULL) {
+  cla_status status = CLA_E_NOMEM;
+  for (int try = FIRST; status == CLA_E_NOMEM && try < TRIES; try++) {
+    if (try == WAITED && !cla__host_wait(c, size)) break;
+    bool may_hit = cla__host_process(c) || try == WAITED;
+    if (may_hit && (*out = shared_alloc(c, size, nbytes)) != NULL) {
       status = CLA_OK;
     } else {
-      cla_host_trim(c, NULL);
+      if (try != FIRST) cla_host_trim(c, NULL);
       status = make(c, size, nbytes, out);
     }
   }

@@ -141,9 +141,10 @@ bool cla__host_ask(cla_host *c, cla_host_waiting *w, cla_host_block **chain) {
   return any;
 }
 
-void cla__host_wait(cla_host *c) {
+bool cla__host_wait(cla_host *c, size_t nbytes) {
   cla__lock(&c->lock);
-  for (cla_host_waiting *w = c->waitings; w; w = w->next) {
+  bool is_enough = c->totals.pending_bytes >= nbytes;
+  for (cla_host_waiting *w = is_enough ? c->waitings : NULL; w; w = w->next) {
     if (!w->first || !w->stream) continue;
     cla_stream *s = borrow(c, w);
     uint64_t all = cla__stream_submitted(s);
@@ -151,6 +152,7 @@ void cla__host_wait(cla_host *c) {
     unborrow(c, w, s);
   }
   cla__unlock(&c->lock);
+  return is_enough;
 }
 
 bool cla__host_process(cla_host *c) {
