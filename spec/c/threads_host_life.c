@@ -123,7 +123,7 @@ static atomic_int freed;
 
 static void *end_it(void *arg) {
   const uintptr_t i = (uintptr_t)arg;
-  void *p, *context;
+  void *p = NULL, *context = NULL;
   cla_host_info info;
   pthread_barrier_wait(&start);
   if (i % 2) {
@@ -165,8 +165,8 @@ static void *with_streams(void *arg) {
   (void)arg;
   pthread_barrier_wait(&start);
   for (int n = 0; n < 50; n++) {
-    cla_stream *s;
-    void *p, *context;
+    cla_stream *s = NULL;
+    void *p = NULL, *context = NULL;
     CHECK(cla_stream_create(device, &s) == CLA_OK && cla_host_alloc(cache, 1000, &p, &context) == CLA_OK);
     CHECK(cla_host_record(p, NULL, s) == CLA_OK && cla_host_record(p, NULL, stream) == CLA_OK);
     CHECK(cla_stream_submitted(s) == CLA_OK && cla_host_record(NULL, context, s) == CLA_OK);
