@@ -479,6 +479,30 @@ static void closed_by_a_question(void) {
   CHECK(!b.closes && b.given == 1 && b.put_back == 1 && cla_debug_live("queue") == queues);
 }
 
+/* A stream that does nothing with the cache's memory any more keeps neither the cache nor the device, though a gate holds it and
+ * others know it. */
+static void closed_beside_a_gate(void) {
+  const cla_simulation sim = {.capacity = (uint64_t)1 << 30, .manual = true};
+  const int64_t contexts = cla_debug_live("context");
+  cla_device *d = NULL;
+  cla_stream *s = NULL;
+  cla_gate *gate = NULL;
+  cla_host *c = NULL;
+  void *p = NULL, *x = NULL, *context = NULL;
+  CHECK(cla_simulate(&sim, &d) == CLA_OK && cla_stream_create(d, &s) == CLA_OK);
+  CHECK(cla_host_create(d, NULL, &c) == CLA_OK && cla_gate_create(d, &gate) == CLA_OK);
+  cla_gate_set_exclusive(gate, true);
+  CHECK(cla_alloc(NULL, 100, s, &x) == CLA_OK && cla_free(x) == CLA_OK); /* the default pool keeps the stream */
+  CHECK(cla_host_alloc(c, 100, &p, &context) == CLA_OK && cla_host_record(p, NULL, s) == CLA_OK);
+  CHECK(cla_stream_finish(s) == CLA_OK && cla_host_free(context) == CLA_OK);
+  CHECK(cla_host_process_events(c) == CLA_OK && cla_stream_wait_gate(s, gate) == CLA_OK);
+  cla_host_close(c);
+  cla_stream_release(s);
+  cla_gate_release(gate);
+  cla_device_release(d);
+  CHECK(cla_debug_live("context") == contexts);
+}
+
 /* The same on the background thread, which can then not be joined; and no signal reaches that thread. */
 static void closed_by_the_background(void) {
   const cla_simulation sim = {.capacity = (uint64_t)1 << 30};
@@ -518,6 +542,7 @@ int main(void) {
   contexts_never_come_round();
   the_devices_own_cache_is_not_closed();
   closed_by_a_question();
+  closed_beside_a_gate();
   closed_by_the_background();
   cla_device_release(device);
   CHECK(cla_debug_live(NULL) == 0);

@@ -101,10 +101,15 @@ static void leftover_done(void *arg) {
   free(l);
 }
 
+/* Waits for what the stream still does with the cache's memory, or has it followed; then lets go of the stream. One that does
+ * nothing is not followed: that would keep the cache and its device. */
 static void close_waiting(cla_host *c, cla_host_waiting *w) {
   cla_stream *s = w->stream;
   uint64_t all = cla__stream_submitted(s);
-  if (!cla__stream_would_hang(s, all) && !cla__stream_wait(s, all)) {
+  cla__lock(&c->lock);
+  bool is_used = w->nuses != 0;
+  cla__unlock(&c->lock);
+  if (!is_used || (!cla__stream_would_hang(s, all) && !cla__stream_wait(s, all))) {
     finish_waiting(c, w);
   } else {
     leftover *l = malloc(sizeof *l); /* without it the memory stays: better than memory that is still written */
