@@ -550,6 +550,42 @@ describe("a hook", function()
     assert.is_true(h:write("fine"))
   end)
 
+  it("record that closes what is recorded comes too late to harm it", function()
+    local sim <close> = cl.simulate { capacity = cl.GiB, manual = true }
+    local victim
+    c = sim:host_cache { max_cached = 0, hooks = { record = function() victim:close() end } }
+    local buf <close> = assert(sim:alloc(10000))
+    local buffers = cl.debug.live "buffer"
+    for _, use in ipairs { "record", "write_async", "read_async" } do -- the memory
+      local s <close> = sim:stream()
+      local gate <close> = sim:gate()
+      s:wait(gate)
+      local h = assert(c:alloc(10000))
+      victim = h
+      if use == "record" then assert(h:record(s))
+      else assert(buf[use](buf, h, { stream = s })):close() end
+      assert.is_true(h.closed)
+      assert.equal(1, check(c).pending_blocks)
+      assert.equal(buffers + 1, cl.debug.live "buffer")
+      gate:open()
+      s:finish()
+      c:process_events()
+      assert.equal(0, check(c).reserved_blocks)
+    end
+    for _, use in ipairs { "record", "write_async" } do -- the stream
+      local h <close> = assert(c:alloc(10000))
+      victim = sim:stream()
+      if use == "record" then assert(h:record(victim))
+      else assert(buf:write_async(h, { stream = victim })):wait() end
+      assert.equal("stream (closed)", tostring(victim))
+    end
+    victim = buf -- the other end
+    local h <close> = assert(c:alloc(10000))
+    local e <close> = assert(buf:write_async(h))
+    assert.is_true(buf.closed and e:wait())
+    check(c)
+  end)
+
   it("that closes its own cache leaves nothing behind", function()
     local buffers = cl.debug.live "buffer"
     cache { allocate = function() c:close() end }
@@ -566,7 +602,7 @@ describe("a hook", function()
           local ok, e = pcall(buf.write_async, buf, h)
           if ok and n == 1 then e:wait() end
           h:close()
-          if not ok then break end
+          if not ok or tostring(c):find "closed" then break end
         end
         local _, more = pcall(c[call], c, 100000)
         if type(more) == "userdata" then more:close() end

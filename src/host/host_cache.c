@@ -427,16 +427,18 @@ static cla_status note_use(cla_host *c, cla_host_block *b, uint64_t life, cla_st
   return status;
 }
 
-/* Gives the lock back while the hook is asked. */
+/* Gives the lock back while the hook is asked, which may close the stream. */
 static cla_status ask_and_note(cla_host *c, cla_host_block *b, uint64_t life, cla_stream *s) {
   uint64_t ticket = 0;
   atomic_fetch_add(&c->refs, 1);
+  cla__stream_hold(s);
   cla__unlock(&c->lock);
   cla_status status = check_stream(c, s);
   if (!status && (status = c->hooks.record(c->hooks.arg, s, &ticket)) != CLA_OK)
     cla__note("host_record: the hook 'record' failed: %s", cla_status_name(status));
   if (!status && !cla__host_lock_active(b, cla__host_context(b, life), &life)) status = unknown(true);
   if (!status) status = note_use(c, b, life, s, ticket);
+  cla__stream_unhold(s);
   cla__host_unref(c);
   return status;
 }

@@ -250,6 +250,8 @@ typedef struct lua_entry {
   lua_State *L;
   int table;       /* stack index of the hooks' functions; 0: not to be called */
   bool is_running; /* one of them is being called */
+  bool has_record; /* the hook `record` is to be told of: */
+  uint64_t stream, ticket;
   bool has_failed;
   char fault[256]; /* the first error of a hook that could not stop what it was called for */
 } lua_entry;
