@@ -54,6 +54,7 @@ build = {
         "src/lua/guard.c",
         "src/lua/host.c",
         "src/lua/host_buffer.c",
+        "src/lua/host_bytes.c",
         "src/lua/host_copy.c",
         "src/lua/host_hooks.c",
         "src/lua/kernel.c",

@@ -214,11 +214,12 @@ typedef struct cla_host cla_host;
  * CLA_E_NOMEM, CLA_E_DRIVER or CLA_E_UNSUPPORTED, plain memory takes its place; with another status the request fails. */
 typedef struct cla_host_hooks {
   void *arg;
-  /* nbytes of memory, 64-byte aligned; `backing` is the backend's own. is_pinned comes as true. */
+  /* nbytes of memory that nobody else has, 64-byte aligned; `backing` is the backend's own. is_pinned comes as true. */
   cla_status (*allocate)(void *arg, size_t nbytes, void **memory, void **backing, bool *is_pinned);
   void (*free)(void *arg, void *memory, void *backing, size_t nbytes);
-  cla_status (*record)(void *arg, cla_stream *, uint64_t *ticket); /* a ticket for what has been submitted; ascends */
-  bool (*query)(void *arg, cla_stream *, uint64_t ticket);         /* is it done; a failure counts as not yet */
+  /* A ticket for what has been submitted; tickets of a stream ascend. 0: there is nothing to wait for. */
+  cla_status (*record)(void *arg, cla_stream *, uint64_t *ticket);
+  bool (*query)(void *arg, cla_stream *, uint64_t ticket); /* is it done; a failure counts as not yet */
 } cla_host_hooks;
 
 typedef enum cla_host_kind {
@@ -232,7 +233,7 @@ typedef struct cla_host_options {
   cla_host_kind kind;
   size_t power_of_two_up_to; /* sizes are rounded to powers of two up to here, default 1 MiB ... */
   size_t steps_up_to; /* ... to steps that waste at most 1/8 up to here, default 256 MiB; above to pages of 4 KiB */
-  size_t max_cached;  /* bytes kept free; default a quarter of the machine's memory */
+  size_t max_cached;  /* most bytes kept free, those of threads included; default a quarter of the machine's memory */
   size_t max_block;   /* a larger block is not kept; default: max_cached */
   bool background;    /* a thread completes pending blocks; default false */
   const cla_host_hooks *hooks; /* NULL: `kind` decides; copied */
@@ -242,7 +243,7 @@ CLA_API cla_host_options cla_host_defaults(void);
 CLA_API cla_status cla_host_create(cla_device *, const cla_host_options *, cla_host **out); /* NULL: the defaults */
 CLA_API cla_status cla_device_host(cla_device *, cla_host **out); /* the default cache, made on first use; borrowed */
 /* Closes the cache: what is free goes back now, what is pending when its streams are done, live allocations when they are
- * freed. */
+ * freed, by whatever thread. Does nothing to a device's own, which goes with its device. */
 CLA_API void cla_host_close(cla_host *);
 
 /* `context` is for free and record; it is never an address and is recognised for ever. Zero bytes: a valid allocation. When

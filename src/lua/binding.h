@@ -250,6 +250,8 @@ typedef struct lua_entry {
   lua_State *L;
   int table;       /* stack index of the hooks' functions; 0: not to be called */
   bool is_running; /* one of them is being called */
+  bool has_record; /* the hook `record` is to be told of: */
+  uint64_t stream, ticket;
   bool has_failed;
   char fault[256]; /* the first error of a hook that could not stop what it was called for */
 } lua_entry;
@@ -262,6 +264,12 @@ void cla_lua_unhooks(struct lua_hooks *hooks);
 uint64_t cla_lua_missed(const struct lua_hooks *hooks); /* calls left out because Lua could not be called */
 /* The hooks of a cache if they are of this state: their functions, or nil, are pushed. */
 struct lua_hooks *cla_lua_pushhooks(lua_State *L, const cla_host *host);
+
+/* host_bytes.c: the optional arguments `offset` and `n` at arg and arg + 1, by default all that follows; gives the offset. Then
+ * the methods read([offset [, n]]) and write(string [, offset]) of something that has `size` bytes of host memory. */
+size_t cla_lua_optrange(lua_State *L, int arg, size_t size, const char *what, size_t *nbytes);
+int cla_lua_readbytes(lua_State *L, const void *memory, size_t size, const char *what);
+int cla_lua_writebytes(lua_State *L, void *memory, size_t size, const char *what);
 
 /* host_buffer.c: the view for cl.resolve and its offset; false: the address is in no pinned allocation. */
 bool cla_lua_resolve_host(lua_State *L, const void *address, cla_status *status);
