@@ -332,7 +332,8 @@ describe("trace.load", function()
 
     it("a header it does not know", function()
       local known = "; known are seq,action,addr,size,stream,time_us; Thread,Time,Action,Pointer,Size,Stream; "
-        .. "id,lower,upper,size[,...]; rows of 'start_op end_op bytes'"
+        .. "id,lower,upper,size[,...]; rows of 'start_op end_op bytes'; seq,thread,bytes_delta,time_us; "
+        .. "action,addr,size,stream,time_us,thread,block,state"
       refuses("when,what\n0,1\n", 1, "unknown header 'when,what'" .. known)
       refuses("\128\4\149\n", 1, "unknown header '???'" .. known)
       refuses("kind,addr,size\nlive,0x1,1\n", 1,
@@ -470,7 +471,7 @@ describe("a trace", function()
     rec:alloc(1, 1000)
     rec:alloc(2, 0, "side")
     rec:free(1)
-    rec:finish():save(path)
+    rec:finish():save(path, "pytorch_snapshot")
     assert.equal(SNAPSHOT .. [[
 0,alloc,0x10000000,1000,0,0
 1,alloc,0x10000400,0,1,0
