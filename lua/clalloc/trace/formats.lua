@@ -9,6 +9,8 @@ local text = require "clalloc.trace.text"
 local csv = require "clalloc.trace.csv"
 local lifetimes = require "clalloc.trace.lifetimes"
 local rmm = require "clalloc.trace.rmm"
+local snapshot = require "clalloc.trace.snapshot"
+local snapshot_pickle = require "clalloc.trace.snapshot_pickle"
 local snapshot_csv = require "clalloc.trace.snapshot_csv"
 local timeline = require "clalloc.trace.timeline"
 
@@ -87,6 +89,10 @@ end
 -- Raises the string FILE:LINE: reason, or FILE: byte OFFSET: reason, for the first thing that is not as it should be.
 function formats.load(path, opts)
   local content = read_whole(path)
+  if snapshot.matches(content) then
+    local rec, pairing = snapshot.load(path, content, opts)
+    return rec, pairing, snapshot.name
+  end
   return load_text(path, content, opts)
 end
 
@@ -124,6 +130,18 @@ formats.writers.pytorch_snapshot = write_addressed(function(path, rec)
   end
   return file.replace(path, function(put) snapshot_csv.write(put, rec) end)
 end)
+
+local function write_viewable(write)
+  return function(path, rec)
+    local viewable, message = layout.viewable(rec)
+    if not viewable then
+      return nil, message
+    end
+    return file.replace(path, function(put) write(put, viewable) end)
+  end
+end
+
+formats.writers.pickle = write_viewable(snapshot_pickle.write)
 
 local names = {}
 for name in pairs(formats.writers) do
