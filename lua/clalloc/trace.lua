@@ -49,13 +49,10 @@ local function base_name(path)
   return name:match("^(.+)%.[^.]*$") or name
 end
 
--- A trace, or nil when the live bytes do not fit 64 bits.
 local function assemble(rec, pairing, name, format)
   local t = ledger.assemble(pairing)
-  if t then
-    t.name, t.format, t.scale, t.recording = name, format, 1, rec
-    return setmetatable(t, Trace)
-  end
+  t.name, t.format, t.scale, t.recording = name, format, 1, rec
+  return setmetatable(t, Trace)
 end
 
 --- Reads a trace. The format is recognised from the content:
@@ -84,10 +81,12 @@ function trace.load(path, opts)
   if type(path) ~= "string" then
     error(("trace.load: path: expected a string, got %s"):format(type(path)), 2)
   end
-  opts = opts or {}
+  opts = opts == nil and {} or opts
+  if type(opts) ~= "table" then
+    error(("trace.load: opts: expected a table, got %s"):format(type(opts)), 2)
+  end
   local rec, pairing, format = formats.load(path, opts)
   return assemble(rec, pairing, opts.name or base_name(path), format)
-    or error(path .. ": the live bytes do not fit 64 bits", 0)
 end
 
 --- A trace of a recording that is there already, as columns: lists of one length, an event or block at each index.
@@ -133,7 +132,6 @@ function trace.new(given)
     error("trace.new: " .. tostring(rec), 2)
   end
   return assemble(rec, pairing, given.name or "recorded", "recorded")
-    or error("trace.new: the live bytes do not fit 64 bits", 2)
 end
 
 -- Recording from Lua.
@@ -222,8 +220,8 @@ function Recorder:finish(name)
   for column, values in pairs(self.events) do
     rec.events[column] = table.move(values, 1, #values, 1, {})
   end
-  return assemble(rec, ledger.pair(rec), name or "recorded", "recorded")
-    or error("recorder:finish: the live bytes do not fit 64 bits", 2)
+  local pairing = ledger.pair(rec, function(_, reason) error("recorder:finish: " .. reason, 4) end)
+  return assemble(rec, pairing, name or "recorded", "recorded")
 end
 
 function Recorder:__tostring()

@@ -6,12 +6,13 @@ local ledger = require "clalloc.trace.ledger"
 local recording = require "clalloc.trace.recording"
 local text = require "clalloc.trace.text"
 
+local chrome = require "clalloc.trace.chrome"
 local csv = require "clalloc.trace.csv"
 local lifetimes = require "clalloc.trace.lifetimes"
 local rmm = require "clalloc.trace.rmm"
 local snapshot = require "clalloc.trace.snapshot"
-local snapshot_pickle = require "clalloc.trace.snapshot_pickle"
 local snapshot_csv = require "clalloc.trace.snapshot_csv"
+local snapshot_pickle = require "clalloc.trace.snapshot_pickle"
 local timeline = require "clalloc.trace.timeline"
 
 local formats = {}
@@ -77,10 +78,14 @@ local function load_text(path, content, opts)
     if k < 0 then
       text.fail(initial_file, reason, initial_file.initial_lines[-k])
     end
-    text.fail(source, reason, source.first_event + k - 1)
+    text.fail(source, reason, source.line_of(k))
   end)
   if not read then
     error(fault, 0)
+  end
+  local disagreement = recording.disagreement(rec, pairing)
+  if disagreement then
+    text.fail(source, disagreement, source.line - 1)
   end
   return rec, pairing, format.name
 end
@@ -142,6 +147,7 @@ local function write_viewable(write)
 end
 
 formats.writers.pickle = write_viewable(snapshot_pickle.write)
+formats.writers.chrome = write_viewable(chrome.write)
 
 local names = {}
 for name in pairs(formats.writers) do

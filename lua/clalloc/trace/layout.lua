@@ -111,25 +111,79 @@ function layout.scaled(rec, n)
   }
 end
 
--- Every slot gets a range of addresses as large as the largest block it ever holds, so no two blocks overlap. Nil when
--- they do not fit the addresses below the limit.
-local function addresses_of_blocks(rec, pairing, limit)
-  local _, slot_of = ledger.assemble(pairing)
-  local largest, extent = {}, extents(rec, pairing)
-  for block, slot in ipairs(slot_of) do
-    largest[slot] = math.max(largest[slot] or 1, extent[block])
+-- Placing blocks at made-up addresses: each in the first hole that it fits into, else above all others.
+
+local MAX_TRIES = 1000 -- holes looked at for one block
+
+local function take_hole(holes, nbytes)
+  local first, last = holes.first, holes.last
+  for i = 1, math.min(#first, MAX_TRIES) do
+    local address = first[i]
+    if last[i] - address >= nbytes then
+      first[i] = address + nbytes
+      if first[i] == last[i] then
+        table.remove(first, i)
+        table.remove(last, i)
+      end
+      return address
+    end
   end
-  local start, address = {}, FIRST_ADDRESS
-  for slot, nbytes in ipairs(largest) do
-    start[slot] = address
-    address = address + (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-    if address > limit then
+  local n, address = #first, holes.top
+  if n > 0 and last[n] == address then -- the topmost hole grows
+    address, first[n], last[n] = first[n], nil, nil
+  end
+  holes.top = address + nbytes
+  return address
+end
+
+local function give_hole(holes, from, to)
+  local first, last = holes.first, holes.last
+  local low, high = 1, #first + 1 -- the first hole above
+  while low < high do
+    local middle = (low + high) // 2
+    if first[middle] < from then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  local touches_below, touches_above = last[low - 1] == from, first[low] == to
+  if touches_below and touches_above then
+    last[low - 1] = last[low]
+    table.remove(first, low)
+    table.remove(last, low)
+  elseif touches_below then
+    last[low - 1] = to
+  elseif touches_above then
+    first[low] = from
+  else
+    table.insert(first, low, from)
+    table.insert(last, low, to)
+  end
+end
+
+-- The addresses of blocks by number, or nil when they do not fit below the limit.
+local function addresses_of_blocks(rec, pairing, limit)
+  local extent, addresses = extents(rec, pairing), {}
+  local holes = { first = {}, last = {}, top = FIRST_ADDRESS }
+  local function taken(block)
+    return (math.max(extent[block], 1) + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+  end
+  for block = 1, pairing.initial do
+    addresses[block] = take_hole(holes, taken(block))
+    if holes.top > limit then
       return nil
     end
   end
-  local addresses = {}
-  for block, slot in ipairs(slot_of) do
-    addresses[block] = start[slot]
+  for _, block in ipairs(pairing.effect) do
+    if block > 0 then
+      addresses[block] = take_hole(holes, taken(block))
+    elseif block < 0 then
+      give_hole(holes, addresses[-block], addresses[-block] + taken(-block))
+    end
+    if holes.top > limit then
+      return nil
+    end
   end
   return addresses
 end

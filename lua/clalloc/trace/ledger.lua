@@ -30,8 +30,15 @@ local function number_stream(pairing, recorded)
   return number
 end
 
+local OVERFLOW = "the live bytes do not fit 64 bits"
+
+-- The number of a new block, or nil when the live bytes would not fit an integer.
 local function add_block(pairing, nbytes, stream)
   local block = #pairing.bytes + 1
+  pairing.live_bytes = pairing.live_bytes + nbytes
+  if pairing.live_bytes < 0 then
+    return nil
+  end
   pairing.bytes[block] = nbytes
   pairing.stream[block] = number_stream(pairing, stream)
   return block
@@ -44,15 +51,15 @@ local function add_initial_blocks(recording, pairing, live, refuse)
     if live[key] then
       refuse(-i, already_live(recording, key))
     end
-    live[key] = add_block(pairing, blocks.size[i], stream and stream[i] or 0)
+    live[key] = add_block(pairing, blocks.size[i], stream and stream[i] or 0) or refuse(-i, OVERFLOW)
   end
   pairing.initial = #blocks.address
 end
 
 --- Follows a recording from its first event to its last.
 --
--- refuse(k, reason) is called for event k, or initial block -k, where it cannot be so; it raises. Without it the
--- event has no effect.
+-- refuse(k, reason) is called for event k, or initial block -k, where it cannot be so; it raises. It may be left out
+-- for a recording that was followed before.
 --
 -- The result: effect[k] is the block that event k allocates, its negation where it is freed, else 0; owner[k] the
 -- block that the event is about, or 0; bytes and stream by block; pending: blocks whose free was asked for and never
@@ -66,6 +73,7 @@ function ledger.pair(recording, refuse)
   local pairing = {
     effect = effect, owner = owner, pending = pending, cut_short = cut_short, live = live,
     bytes = {}, stream = {}, stream_numbers = {}, streams = 1, initial = 0, failures = 0,
+    live_bytes = 0,
   }
   add_initial_blocks(recording, pairing, live, refuse)
 
@@ -76,8 +84,12 @@ function ledger.pair(recording, refuse)
       return refuse(k, already_live(recording, key))
     elseif asked_at then -- it was free by the time its address was given out again
       effect[asked_at], cut_short[asked_at], pending[previous] = -previous, true, nil
+      pairing.live_bytes = pairing.live_bytes - pairing.bytes[previous]
     end
     local block = add_block(pairing, sizes[k], streams and streams[k] or 0)
+    if not block then
+      return refuse(k, OVERFLOW)
+    end
     live[key], effect[k], owner[k] = block, block, block
   end
 
@@ -97,6 +109,7 @@ function ledger.pair(recording, refuse)
       return refuse(k, not_live(recording, key))
     end
     live[key], pending[block] = nil, nil
+    pairing.live_bytes = pairing.live_bytes - pairing.bytes[block]
     effect[k], owner[k] = -block, block
   end
 
@@ -122,8 +135,8 @@ function ledger.pair(recording, refuse)
   return pairing
 end
 
---- The fields of a trace that a replay needs, or nil when the live bytes do not fit 64 bits. The slot freed last is
--- taken first, so the same events always give the same slots. Also returns the slot of each block.
+--- The fields of a trace that a replay needs. The slot freed last is taken first, so the same events always give the
+-- same slots. Also returns the slot of each block.
 function ledger.assemble(pairing)
   local effect, bytes, streams = pairing.effect, pairing.bytes, pairing.stream
   local op, size, stream = {}, {}, {}
@@ -145,17 +158,11 @@ function ledger.assemble(pairing)
   end
   for block = 1, pairing.initial do
     allocate(block)
-    if live < 0 then
-      return nil
-    end
   end
   for k = 1, #effect do
     local block = effect[k]
     if block > 0 then
       allocate(block)
-      if live < 0 then
-        return nil
-      end
     elseif block < 0 then
       block = -block
       spares = spares + 1

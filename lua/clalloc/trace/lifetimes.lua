@@ -1,7 +1,7 @@
 -- Lifetimes: a block is live in [lower, upper). One block a row, rows in any order: id,lower,upper,size as CSV, or
 -- start_op end_op bytes as a log without a header.
 --
--- Gives events in order of time without addresses: blocks are told apart by the number of their row.
+-- Gives events in order of time without addresses: blocks are told apart by numbers.
 
 local recording = require "clalloc.trace.recording"
 local text = require "clalloc.trace.text"
@@ -61,7 +61,7 @@ end
 
 -- A block that dies when it is born is never live, and left out.
 local function read_lifetimes(file, rec, layout)
-  local lower, upper, bytes = {}, {}, {}
+  local lower, upper, bytes, lines = {}, {}, {}, {}
   local names = layout.names
   text.each_row(file, layout, function(from, to, size)
     local first, last, nbytes = tonumber(from), tonumber(to), tonumber(size)
@@ -71,11 +71,12 @@ local function read_lifetimes(file, rec, layout)
       return ("%s %s is before %s %s"):format(names[2], to, names[1], from)
     elseif last > first then
       local n = #bytes + 1
-      lower[n], upper[n], bytes[n] = first, last, nbytes
+      lower[n], upper[n], bytes[n], lines[n] = first, last, nbytes, file.line
     end
   end)
   rec.addressed, rec.events.time_us = false, {}
   append_lifetimes(rec.events, lower, upper, bytes)
+  file.line_of = function(k) return lines[rec.events.address[k]] end
 end
 
 local function lifetime_layout(header)

@@ -159,6 +159,27 @@ local function check_before(before)
   return checked
 end
 
+--- Why the segments at the end do not agree with what the events leave live, or nil.
+function recording.disagreement(self, pairing)
+  local active = {}
+  for _, segment in ipairs(self.segments or {}) do
+    for i, state in ipairs(segment.blocks.state) do
+      local address = segment.blocks.address[i]
+      if state ~= "inactive" then
+        if not pairing.live[address] then
+          return ("the block at 0x%x is active in a segment and not live after the events"):format(address)
+        end
+        active[address] = true
+      end
+    end
+  end
+  for address in pairs(self.segments and pairing.live or {}) do
+    if not active[address] then
+      return ("the block at 0x%x is live after the events and in no segment"):format(address)
+    end
+  end
+end
+
 local FIELDS = { events = true, before = true, segments = true, name = true, device = true }
 
 --- The recording that a table given to `trace.new` describes, and its pairing. It keeps the columns.
@@ -179,9 +200,14 @@ function recording.check(given)
     segments = given.segments and check_segments(given.segments),
     before = given.before and check_before(given.before),
   }
-  return checked, recording.complete(checked, function(k, reason)
+  local pairing = recording.complete(checked, function(k, reason)
     error(("%s %d: %s"):format(k > 0 and "event" or "initial block", math.abs(k), reason), 0)
   end)
+  local disagreement = recording.disagreement(checked, pairing)
+  if disagreement then
+    error(disagreement, 0)
+  end
+  return checked, pairing
 end
 
 --- Finds out what was live before the first event, where the recording does not say it, and pairs its events.

@@ -15,6 +15,9 @@ local text = {}
 --- A file to read from: its whole content, and a position. A missing last newline is added, a byte order mark skipped.
 function text.file(path, content)
   local file = { path = path, text = content, pos = 1, line = 1, unterminated = content:sub(-1) ~= "\n" }
+  function file.line_of(k) -- of event k, where each row from first_event on is one
+    return file.first_event + k - 1
+  end
   if content:sub(1, 3) == "\xEF\xBB\xBF" then
     file.pos = 4
   end

@@ -27,6 +27,7 @@ end
 --- Reads the events. Blocks are told apart by their number.
 function timeline.read(file, rec)
   text.skip_header(file)
+  file.first_event = file.line
   local events, blocks, live = rec.events, 0, {} -- live: size -> keys, newest last
   rec.addressed, events.thread, events.time_us = false, {}, {}
   text.each_row(file, ROW, function(thread_text, sign, digits, time_text)
