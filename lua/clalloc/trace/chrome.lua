@@ -1,8 +1,8 @@
 -- Chrome trace JSON, for Perfetto and chrome://tracing: how much is reserved, active and requested over time, a slice
 -- for each allocation and each segment, a mark for each allocation that failed.
 --
--- Assumes a recording that `layout.viewable` gives. Slices of one row must not overlap: each slot of the trace is a row
--- (a "thread") of its own, and times never go back, whatever the recording says. Without times an event takes 1 us.
+-- Assumes a recording that `layout.viewable` gives. Slices of one row (a "thread") must not overlap: a row is taken again
+-- when its slice has ended, and times never go back, whatever the recording says. Without times an event takes 1 us.
 
 local ledger = require "clalloc.trace.ledger"
 
@@ -53,6 +53,25 @@ local function at(column, k)
   return column and column[k] or 0
 end
 
+-- Rows of one group: the one that became free last is taken first.
+
+local function take_row(rows)
+  local row = table.remove(rows.spare)
+  if not row then
+    rows.count = rows.count + 1
+    row = rows.count
+  end
+  return FIRST_ROW + row
+end
+
+local function give_row(rows, row)
+  table.insert(rows.spare, row - FIRST_ROW)
+end
+
+local function new_rows()
+  return { count = 0, spare = {} }
+end
+
 -- Slices of blocks.
 
 local function write_block(write, state, block, ended)
@@ -63,32 +82,27 @@ local function write_block(write, state, block, ended)
   local asked = state.asked[block]
   write([[{"ph":"X","pid":%d,"tid":%d,"ts":%d,"dur":%d,"name":"%s","cat":"block",]]
     .. [["args":{"address":"0x%x","size":%d,"stream":%d,"thread":%d%s%s}}]],
-    BLOCKS, FIRST_ROW + state.slot_of[block], began, ended - began, human(state.pairing.bytes[block]),
+    BLOCKS, state.row_of[block], began, ended - began, human(state.pairing.bytes[block]),
     made > 0 and events.address[made] or before.address[block], state.pairing.bytes[block], stream,
     made > 0 and at(events.thread, made) or 0,
     asked and (',"free_requested_us":%d'):format(state.times[asked]) or "",
     made == 0 and ',"initial":true' or "")
 end
 
--- Slices of segments: a row is taken again when its segment has gone.
+-- Slices of segments.
 
 local function open_segment(state, address, size, began)
-  local row = table.remove(state.spare_rows)
-  if not row then
-    state.rows = state.rows + 1
-    row = state.rows
-  end
-  state.open[address] = { size = size, began = began, row = row }
+  state.open[address] = { size = size, began = began, row = take_row(state.segment_rows) }
 end
 
 local function close_segment(write, state, address, ended)
   local segment = state.open[address]
   if segment then
     state.open[address] = nil
-    table.insert(state.spare_rows, segment.row)
+    give_row(state.segment_rows, segment.row)
     write([[{"ph":"X","pid":%d,"tid":%d,"ts":%d,"dur":%d,"name":"%s","cat":"segment",]]
       .. [["args":{"address":"0x%x","size":%d}}]],
-      SEGMENTS, FIRST_ROW + segment.row, segment.began, ended - segment.began, human(segment.size), address,
+      SEGMENTS, segment.row, segment.began, ended - segment.began, human(segment.size), address,
       segment.size)
   end
 end
@@ -140,7 +154,7 @@ local function block_bytes(state, block)
 end
 
 local function begin_block(state, block, k)
-  state.made[block] = k
+  state.made[block], state.row_of[block] = k, take_row(state.block_rows)
   state.active = state.active + block_bytes(state, block)
   state.requested = state.requested + state.pairing.bytes[block]
 end
@@ -162,7 +176,8 @@ function HANDLE.free_completed(write, state, block, k)
   end
   state.active = state.active - block_bytes(state, block)
   write_block(write, state, block, state.times[k])
-  state.made[block] = nil
+  give_row(state.block_rows, state.row_of[block])
+  state.made[block], state.row_of[block] = nil, nil
 end
 
 local function handle_event(write, state, k)
@@ -189,12 +204,12 @@ end
 
 local function begin(rec)
   local pairing = ledger.pair(rec)
-  local _, slot_of = ledger.assemble(pairing)
   local state = {
-    rec = rec, pairing = pairing, slot_of = slot_of, times = monotonic_times(rec.events),
+    rec = rec, pairing = pairing, times = monotonic_times(rec.events),
     made = {}, -- block -> the event that made it, 0 for one that was there before; nil when it is gone
     asked = {}, -- block -> the event that asked for its free
-    open = {}, rows = 0, spare_rows = {}, -- segments
+    open = {}, -- address of a segment -> where and when its slice began
+    row_of = {}, block_rows = new_rows(), segment_rows = new_rows(),
     reserved = reserved_before(rec), active = 0, requested = 0,
   }
   for block = 1, pairing.initial do
@@ -221,7 +236,7 @@ end
 function chrome.write(put, rec)
   local write, state = new_writer(put), begin(rec)
   put [[{"displayTimeUnit":"ms","traceEvents":[]]
-  for pid, name in ipairs { "blocks by slot", "segments" } do
+  for pid, name in ipairs { "blocks", "segments" } do
     write([[{"ph":"M","pid":%d,"name":"process_name","args":{"name":"device %d: %s"}}]], pid, rec.device or 0, name)
   end
   write_counters(write, state, state.times[1])

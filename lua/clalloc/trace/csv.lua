@@ -50,7 +50,7 @@ local function read_address(value)
   end
   local digits = value:match "^0?[xX]?(%x+)$"
   if not digits then
-    return nil, check.address("addr", value)
+    return nil, check_key("addr", value)
   end
   return text.address("addr", digits)
 end

@@ -205,6 +205,7 @@ local function sorted_by_address(found, index)
     local n = index[address]
     blocks.address[i], blocks.size[i], blocks.stream[i] = address, found.size[n], found.stream[n]
   end
+  blocks.stream = #order > 0 and blocks.stream or nil
   return blocks
 end
 

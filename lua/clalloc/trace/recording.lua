@@ -5,7 +5,10 @@
 
 local ledger = require "clalloc.trace.ledger"
 
-local recording = { MAX_SIZE = 1 << 53 } -- larger numbers do not survive tools that store them as doubles
+local recording = {
+  MAX_SIZE = 1 << 53, -- larger numbers do not survive tools that store them as doubles
+  MAX_DEVICE = 1023, -- a snapshot lists all devices up to the highest
+}
 
 -- What an event may be, and whether it is about a block or a segment.
 recording.ACTIONS = {
@@ -192,8 +195,8 @@ function recording.check(given)
   end
   check_columns("events", given.events, RANGES.events)
   local device = given.device or 0
-  if not is_size(device) then
-    error(("device: expected %s, got %s"):format(SIZE[2], shown(device)), 0)
+  if not (is_natural(device) and device <= recording.MAX_DEVICE) then
+    error(("device: expected an integer from 0 to %d, got %s"):format(recording.MAX_DEVICE, shown(device)), 0)
   end
   local checked = {
     addressed = true, device = device, events = given.events,

@@ -18,8 +18,6 @@ local MAX_SIZE = recording.MAX_SIZE
 
 local snapshot = { name = "pickle" }
 
-local MAX_DEVICE = 1023 -- a file lists all devices up to the highest
-
 -- A fault at the place where a dict begins.
 local function fail(dict, reason, ...)
   error({ offset = dict[1], reason = reason:format(...) }, 0)
@@ -199,8 +197,8 @@ end
 local function device_of(top, dict)
   local fields = fields_of(expect_dict(top, "a segment", dict))
   local device = fields.device == nil and 0 or integer(dict, "device", fields.device)
-  if device > MAX_DEVICE then
-    fail(dict, "device %d is over %d", device, MAX_DEVICE)
+  if device > recording.MAX_DEVICE then
+    fail(dict, "device %d is over %d", device, recording.MAX_DEVICE)
   end
   return device
 end
