@@ -1,8 +1,9 @@
 -- Chrome trace JSON, for Perfetto and chrome://tracing: how much is reserved, active and requested over time, a slice
 -- for each allocation and each segment, a mark for each allocation that failed.
 --
--- Assumes a recording that `layout.viewable` gives. Slices of one row (a "thread") must not overlap: a row is taken again
--- when its slice has ended, and times never go back, whatever the recording says. Without times an event takes 1 us.
+-- Assumes a recording that `layout.viewable` gives. Slices of one row (a "thread") must not overlap: a row is taken
+-- again when its slice has ended, and times never go back, whatever the recording says. Without times an event takes
+-- 1 us.
 
 local ledger = require "clalloc.trace.ledger"
 

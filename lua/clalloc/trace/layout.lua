@@ -408,9 +408,21 @@ local function recorded_segments(rec, pairing, extent)
   return hold_blocks(rec, pairing, set) and segments or nil
 end
 
+-- The addresses of the blocks that are active at the end, as far as segments are recorded.
+local function active_addresses(rec)
+  local active = {}
+  for _, segment in ipairs(rec.segments or {}) do
+    for i, state in ipairs(segment.blocks.state) do
+      active[segment.blocks.address[i]] = active[segment.blocks.address[i]] or state ~= "inactive"
+    end
+  end
+  return active
+end
+
 -- The events as a viewer expects them: two for each free, none about nothing. A free that was never seen complete is
--- completed at once where the address was given out again, or everywhere.
-local function with_whole_frees(rec, pairing, everywhere)
+-- completed at once, unless the recorded segments have its block.
+local function with_whole_frees(rec)
+  local pairing, active = ledger.pair(rec), active_addresses(rec)
   local picked, actions = {}, {}
   local function add(k, action)
     picked[#picked + 1], actions[#picked + 1] = k, action
@@ -422,7 +434,7 @@ local function with_whole_frees(rec, pairing, everywhere)
       add(k, "free_completed")
     elseif block > 0 or recording.ACTIONS[action] ~= "block" then
       add(k, action)
-      if pairing.cut_short[k] or everywhere and pairing.pending[block] == k then
+      if pairing.cut_short[k] or pairing.pending[block] == k and not active[rec.events.address[k]] then
         add(k, "free_completed")
       end
     end
@@ -437,7 +449,7 @@ local function is_usable(rec, pairing, extent)
 end
 
 local function as_recorded(rec)
-  rec = with_whole_frees(rec, ledger.pair(rec), not rec.segments)
+  rec = with_whole_frees(rec)
   local pairing = ledger.pair(rec)
   local extent = extents(rec, pairing)
   local segments = is_usable(rec, pairing, extent) and recorded_segments(rec, pairing, extent)
@@ -446,7 +458,7 @@ end
 
 -- At the recorded addresses if blocks do not overlap there, else at others.
 local function made_up(rec)
-  rec = with(with_whole_frees(rec, ledger.pair(rec), true), { segments = false })
+  rec = with_whole_frees(with(rec, { segments = false }))
   local pairing = ledger.pair(rec)
   if not is_usable(rec, pairing, extents(rec, pairing)) then
     local elsewhere, message = layout.readdressed(rec, MAX_ADDRESS - 1)

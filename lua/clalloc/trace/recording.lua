@@ -162,22 +162,26 @@ local function check_before(before)
   return checked
 end
 
---- Why the segments at the end do not agree with what the events leave live, or nil.
+--- Why the segments at the end do not agree with what the events leave live, or nil. A block whose free was asked for
+-- may be there or not.
 function recording.disagreement(self, pairing)
   local active = {}
   for _, segment in ipairs(self.segments or {}) do
-    for i, state in ipairs(segment.blocks.state) do
-      local address = segment.blocks.address[i]
-      if state ~= "inactive" then
-        if not pairing.live[address] then
-          return ("the block at 0x%x is active in a segment and not live after the events"):format(address)
-        end
-        active[address] = true
+    local blocks = segment.blocks
+    for i, state in ipairs(blocks.state) do
+      local address = blocks.address[i]
+      local block = pairing.live[address]
+      if state ~= "inactive" and not block then
+        return ("the block at 0x%x is active in a segment and not live after the events"):format(address)
+      elseif state ~= "inactive" and block <= pairing.initial and pairing.bytes[block] ~= blocks.requested[i] then
+        return ("the block at 0x%x has %d requested bytes in its segment and %d before the events"):format(address,
+          blocks.requested[i], pairing.bytes[block])
       end
+      active[address] = active[address] or state ~= "inactive"
     end
   end
-  for address in pairs(self.segments and pairing.live or {}) do
-    if not active[address] then
+  for address, block in pairs(self.segments and pairing.live or {}) do
+    if not active[address] and not pairing.pending[block] then
       return ("the block at 0x%x is live after the events and in no segment"):format(address)
     end
   end
