@@ -99,6 +99,13 @@ local function has_position(message, path)
   return rest:find "^:%d+: ." or rest:find "^: byte %d+: ."
 end
 
+-- Sizes in order; those of the initial blocks, which a pickle gives in order of address, by size.
+local function sizes_of(t)
+  local initial = table.move(t.size, 1, t.initial, 1, {})
+  table.sort(initial)
+  return table.concat(initial, ",") .. ";" .. table.concat(t.size, ",", t.initial + 1)
+end
+
 local function check_saving(t, path)
   for _, format in ipairs { "csv", "pickle", "rmm", "chrome" } do
     os.remove(path) -- some file systems wait for the disk when a file is written over
@@ -108,7 +115,8 @@ local function check_saving(t, path)
     if saved_it and format ~= "chrome" then
       local reread, again = bounded(trace.load, path)
       if not reread then return ("read again as %s: %s"):format(format, again) end
-      if table.concat(t.size, ",") ~= table.concat(again.size, ",") then
+      local expected = format == "rmm" and table.concat(t.size, ",") or sizes_of(t)
+      if expected ~= (format == "rmm" and table.concat(again.size, ",") or sizes_of(again)) then
         return ("not the same as %s"):format(format)
       end
     end

@@ -440,6 +440,36 @@ Thread,Time,Action,Pointer,Size,Stream
     }, files.python("snapshot", pickle))
   end)
 
+  it("keeps segments that grow and shrink in place", function()
+    local grown = {
+      events = {
+        action = { "segment_map", "alloc", "segment_map", "alloc", "free", "segment_unmap", "segment_map" },
+        address = { 0x200000, 0x200000, 0x400000, 0x500000, 0x200000, 0x200000, 0x600000 },
+        size = { 0x200000, 100, 0x200000, 200, 100, 0x200000, 0x200000 },
+      },
+      segments = { {
+        address = 0x400000, size = 0x400000,
+        blocks = {
+          address = { 0x400000, 0x500000, 0x500200 }, size = { 0x100000, 512, 0x2ffe00 }, requested = { 0, 200, 0 },
+          state = { "inactive", "active_allocated", "inactive" },
+        },
+      } },
+    }
+    local path = files.path(nil, ".pickle")
+    assert.is_true(trace.new(grown):save(path))
+    local lines = files.python("snapshot", path)
+    assert.equal(8 + 4, #lines)
+    assert.equal("segment_unmap 2097152 2097152 0 0", lines[7])
+    -- The same without the segments at the end: they follow from the events.
+    grown.segments = nil
+    assert.is_true(trace.new(grown):save(path))
+    assert.same(lines[9], files.python("snapshot", path)[9])
+    -- Mapped twice: no segments that could be, so others are made up.
+    grown.events.address[7] = 0x400000
+    assert.is_true(trace.new(grown):save(path))
+    assert.equal(5 + 1 + 3, #files.python("snapshot", path))
+  end)
+
   it("splits long lists into batches that the viewer takes", function()
     local rec = trace.recorder()
     for i = 1, 2500 do rec:alloc(i, 8) end

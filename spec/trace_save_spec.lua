@@ -108,7 +108,7 @@ describe("trace.new", function()
       end
       refuses('events.action[1]: expected an action, got "resize"', function(g) g.events.action[1] = "resize" end)
       refuses("events.address[1]: expected an integer, got 1.0", function(g) g.events.address[1] = 1.0 end)
-      refuses("events.stream[1]: expected an integer from 0, got -1", function(g)
+      refuses("events.stream[1]: expected an integer from 0 to 2^53, got -1", function(g)
         g.events.stream = { -1, 0, 0, 0 }
       end)
       refuses("device: expected an integer from 0 to 1023, got 1024", function(g) g.device = 1024 end)
@@ -131,6 +131,10 @@ describe("trace.new", function()
       end)
       refuses("the block at 0x1200 is active in a segment and not live after the events", function(g)
         g.before, g.events.address[3] = {}, 0x1400
+      end)
+      refuses("the block at 0x1400 has 0 requested bytes in its segment and 9 before the events", function(g)
+        g.before = { blocks = { address = { 0x1400 }, size = { 9 } } }
+        g.segments[1].blocks.state[3] = "active_allocated"
       end)
       refuses("the block at 0x1200 is live after the events and in no segment", function(g)
         g.before, g.segments[1].blocks.state[2] = {}, "inactive"
@@ -250,7 +254,8 @@ describe("our own CSV", function()
     }
     given.events.thread, given.events.time_us = { 1, 1, 2, 1 }, { 0, 5, 6, 9007199254740992 }
     table.insert(given.segments, {
-      address = 0x9000, size = 512, blocks = { address = { 0x9000 }, size = { 512 }, state = { "active_allocated" } },
+      address = 0x9000, size = 512,
+      blocks = { address = { 0x9000 }, size = { 512 }, requested = { 5 }, state = { "active_allocated" } },
     })
     assert.is_true(trace.new(given):save(path))
     assert.equal(HEADER .. [[
@@ -265,7 +270,7 @@ final_block,0x1000,0,,,,512,inactive
 final_block,0x1200,7,,,,512,active_allocated
 final_block,0x1400,0,,,,3072,inactive
 final_segment,0x9000,512,0,,,,
-final_block,0x9000,512,,,,512,active_allocated
+final_block,0x9000,5,,,,512,active_allocated
 ]], files.read(path))
   end)
 

@@ -103,8 +103,8 @@ end
 --   fill their segment from its first byte to its last.
 -- * `name`, `device` (its number, for formats that have one).
 --
--- Addresses are integers; sizes go to 2^53; streams are integers from 0, the default one. The columns are kept, not
--- copied: leave them alone afterwards.
+-- Addresses are integers; sizes, times, threads and streams go from 0 to 2^53; stream 0 is the default one. The columns
+-- are kept, not copied: leave them alone afterwards.
 --
 -- Raises the first thing that is not as it should be.
 -- @usage

@@ -123,8 +123,33 @@ class View:
             inside = [b for b in self.blocks if address <= b < address + event["size"]]
             need(not inside, "blocks outlive the segment at 0x%x", address)
             del self.segments[address]
+        elif action == "segment_unmap":
+            self.join(address, event["size"])
+        elif action == "segment_map":
+            self.cut(address, event["size"])
         else:
             need(action in ("oom", "snapshot"), "action %s", action)
+
+    def join(self, address, size):
+        need(self.holder(address) is None, "0x%x is mapped twice", address)
+        below = self.holder(address - 1)
+        if below is not None:
+            size += self.segments.pop(below)
+            address = below
+        size += self.segments.pop(address + size, 0)
+        self.segments[address] = size
+
+    def cut(self, address, size):
+        holder = self.holder(address)
+        need(holder is not None, "segment_map at 0x%x of no segment", address)
+        end = holder + self.segments.pop(holder)
+        need(address + size <= end, "segment_map at 0x%x beyond its segment", address)
+        inside = [b for b in self.blocks if address <= b < address + size]
+        need(not inside, "blocks outlive the mapping at 0x%x", address)
+        if holder < address:
+            self.segments[holder] = address - holder
+        if address + size < end:
+            self.segments[address + size] = end - address - size
 
 
 def check_event(event):

@@ -16,22 +16,31 @@ local function temporary_name(path)
   end
 end
 
+local PIECES = 4096 -- gathered before they are written
+
 -- True, or nil, message, code: of the first write that fails, or of the close that finds the disk full.
 local function write_all(name, write)
-  local handle, message, code = io.open(name, "wb")
+  local handle <close>, message, code = io.open(name, "wb")
   if not handle then
     return nil, message, code
   end
-  local guard <close> = handle -- closed twice is fine; a writer that raises leaves no open file
-  handle:setvbuf("full", 1 << 16)
-  local failure
-  write(function(text)
+  local pieces, count, failure = {}, 0, nil
+  local function flush()
     if not failure then
-      local ok, reason, number = handle:write(text)
+      local ok, reason, number = handle:write(table.concat(pieces, "", 1, count))
       failure = not ok and { reason, number } or nil
     end
+    count = 0
+  end
+  write(function(text)
+    count = count + 1
+    pieces[count] = text
+    if count == PIECES then
+      flush()
+    end
   end)
-  local closed, reason, number = guard:close()
+  flush()
+  local closed, reason, number = handle:close() -- closed again by <close>, which does nothing then
   if failure then
     return nil, failure[1], failure[2]
   end

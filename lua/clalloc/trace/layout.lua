@@ -441,6 +441,12 @@ local function with_whole_frees(rec)
   end
   local events = pick_events(rec.events, picked)
   events.action = actions
+  for i, k in ipairs(picked) do
+    local block = pairing.owner[k]
+    if block > 0 and block <= pairing.initial then -- what it was made with is known from its free alone
+      events.size[i] = pairing.bytes[block]
+    end
+  end
   return with(rec, { events = events })
 end
 

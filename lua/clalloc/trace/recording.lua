@@ -38,21 +38,17 @@ local function is_integer(value)
   return math.type(value) == "integer"
 end
 
-local function is_natural(value)
-  return math.type(value) == "integer" and value >= 0
-end
-
-local INTEGER, NATURAL = { is_integer, "an integer" }, { is_natural, "an integer from 0" }
+local INTEGER = { is_integer, "an integer" }
 local SIZE = { is_size, "an integer from 0 to 2^53" }
 local ACTION = { function(value) return recording.ACTIONS[value] ~= nil end, "an action" }
 local STATE = { function(value) return recording.STATES[value] ~= nil end, "a state" }
 
 local RANGES = {
-  segments = { required = { address = INTEGER, size = SIZE }, optional = { stream = NATURAL } },
-  blocks = { required = { address = INTEGER, size = SIZE }, optional = { stream = NATURAL } },
+  segments = { required = { address = INTEGER, size = SIZE }, optional = { stream = SIZE } },
+  blocks = { required = { address = INTEGER, size = SIZE }, optional = { stream = SIZE } },
   events = {
     required = { action = ACTION, address = INTEGER, size = SIZE },
-    optional = { stream = NATURAL, time_us = SIZE, thread = SIZE, block = SIZE },
+    optional = { stream = SIZE, time_us = SIZE, thread = SIZE, block = SIZE },
   },
   segment_blocks = {
     required = { address = INTEGER, size = SIZE, state = STATE }, optional = { requested = SIZE },
@@ -116,7 +112,7 @@ local function check_segment(where, segment)
   if type(segment) ~= "table" then
     error(("%s: expected a table, got %s"):format(where, type(segment)), 0)
   end
-  for name, check in pairs { address = INTEGER, size = SIZE, stream = NATURAL } do
+  for name, check in pairs { address = INTEGER, size = SIZE, stream = SIZE } do
     local value = segment[name]
     if not check[1](value) and not (name == "stream" and value == nil) then
       error(("%s.%s: expected %s, got %s"):format(where, name, check[2], shown(value)), 0)
@@ -199,7 +195,7 @@ function recording.check(given)
   end
   check_columns("events", given.events, RANGES.events)
   local device = given.device or 0
-  if not (is_natural(device) and device <= recording.MAX_DEVICE) then
+  if not (is_size(device) and device <= recording.MAX_DEVICE) then
     error(("device: expected an integer from 0 to %d, got %s"):format(recording.MAX_DEVICE, shown(device)), 0)
   end
   local checked = {

@@ -159,7 +159,7 @@ local function read_segment(reader, dict)
   local segment = {
     address = integer(dict, "address", fields.address),
     size = integer(dict, "total_size", fields.total_size, MAX_SIZE),
-    stream = integer(dict, "stream", fields.stream),
+    stream = integer(dict, "stream", fields.stream, MAX_SIZE),
     stack = fields.frames == nil and 0 or read_stack(reader, dict, fields.frames),
     python = {},
     blocks = { address = {}, size = {}, requested = {}, state = {}, stack = {}, python = {} },
@@ -231,7 +231,7 @@ end
 -- Key -> column and check. An `oom` event has the free memory of the device in place of an address.
 local EVENT_KEYS = {
   action = { "action", action }, addr = { "address", integer }, device_free = { "address", integer },
-  size = { "size", size }, stream = { "stream", integer }, time_us = { "time_us", size },
+  size = { "size", size }, stream = { "stream", size }, time_us = { "time_us", size },
 }
 local EVENT_COLUMNS = { { "action", "action" }, { "address", "addr" }, { "size", "size" }, { "stream", "stream" } }
 

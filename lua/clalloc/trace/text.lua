@@ -94,17 +94,15 @@ text.check = {
   stream = check_stream,
 }
 
---- The number that a stream is written as: decimal, or hexadecimal after 0x; nil for anything else.
+--- The number that a stream is written as, up to 2^53: decimal, or hexadecimal after 0x; nil for anything else.
 function text.stream(value)
   if value == "(nil)" then
     return 0
   end
   local digits = match(value, "^0[xX](%x+)$")
-  if digits then
-    local number = #digits <= ADDRESS_DIGITS and tonumber(digits, 16)
-    return number and number >= 0 and number or nil
-  end
-  return find(value, "^%d+$") and math.tointeger(tonumber(value)) or nil
+  local number = digits and #digits <= ADDRESS_DIGITS and tonumber(digits, 16)
+    or not digits and find(value, "^%d+$") and tonumber(value)
+  return number and number >= 0 and number <= MAX_SIZE and number or nil
 end
 
 --- The address that a match of %x+ stands for, or nil and the reason.
