@@ -230,6 +230,18 @@ describe("a PyTorch memory snapshot", function()
       assert.matches("byte %d+: odd: containers more than 64 deep", message)
     end)
 
+    -- What would be looked at a million times is named twice in the file.
+    it("when it lists a thing twice", function()
+      local alloc = event("alloc", 0x1000, 8)
+      refuses(snapshot("](" .. alloc .. "\x94h\0e"), 2, "an event is listed twice")
+      local one = segment(0x1000, 512, list(block(512, "inactive")))
+      refuses(snapshot("]", "](" .. one .. "\x94h\0e"), 2, "a segment is listed twice")
+      refuses_at(snapshot("]", list(segment(0x1000, 1024, "](" .. block(512, "inactive") .. "\x94h\0e"))), "blocks",
+        "a block is listed twice")
+      local shared = list(segment(0x1000, 512, list(block(512, "inactive")) .. "\x94"), segment(0x3000, 512, "h\0"))
+      refuses_at(snapshot("]", shared), "h\0", "blocks is listed twice")
+    end)
+
     it("when a container holds itself", function()
       refuses(snapshot("]", "]", "odd", "]\x94h\0a"), 2, "odd: a container that holds itself")
       refuses(snapshot("]", "]", "odd", "}\x94" .. text "k" .. "h\0s"), 2, "odd: a container that holds itself")

@@ -872,6 +872,7 @@ function cl.trace.human(nbytes) end
 ---@field segments? table[] what is there after the last event; each with its `blocks`
 ---@field name? string
 ---@field device? integer number of the device, 0 if left out
+---@field addressed? boolean of a trace's recording: false where `address` holds numbers that only tell blocks apart
 
 ---Columns of events, one event at each index.
 ---@class clalloc.event_columns

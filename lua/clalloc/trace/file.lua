@@ -2,17 +2,16 @@
 
 local file = {}
 
--- A name beside the file, so that renaming does not move it to another file system.
+-- A name beside the file, so that renaming does not move it to another file system. The address of a new table makes it
+-- differ from what another process would take.
 local function temporary_name(path)
-  local n = 0
   while true do
-    local name = ("%s.%d.tmp"):format(path, n)
+    local name = ("%s.%s.tmp"):format(path, tostring({}):match "0x(%x+)")
     local taken = io.open(name, "rb")
     if not taken then
       return name
     end
     taken:close()
-    n = n + 1
   end
 end
 

@@ -30,10 +30,6 @@ local function expect(dict, name, value, wanted)
   return value
 end
 
-local function expect_dict(owner, name, value)
-  return expect(owner, name, value, "dict")
-end
-
 -- The values of a dict by key, and the order of its keys.
 local function fields_of(dict)
   local fields = {}
@@ -68,10 +64,20 @@ local function plain(reader, dict, name, value)
   return value
 end
 
+-- Every event, segment and block is a dict of its own: a small file could say the same large one a million times.
+local function expect_new(reader, owner, name, value, wanted)
+  expect(owner, name, value, wanted)
+  if reader.seen[value] then
+    fail(owner, "%s is listed twice", name)
+  end
+  reader.seen[value] = true
+  return value
+end
+
 -- Stacks. The same frames come in many lists, and the same lists many times: each is kept once.
 
 local function read_frame(reader, owner, dict)
-  expect_dict(owner, "a frame", dict)
+  expect(owner, "a frame", dict, "dict")
   local frame = reader.frames[dict]
   if frame then
     return frame
@@ -133,7 +139,7 @@ end
 -- Segments and their blocks.
 
 local function read_block(reader, segment, blocks, dict, address)
-  expect_dict(segment, "a block", dict)
+  expect_new(reader, segment, "a block", dict, "dict")
   local fields, n = fields_of(dict), #blocks.address + 1
   local state = expect(dict, "state", fields.state, "string")
   if not recording.STATES[state] then
@@ -170,7 +176,7 @@ local function read_segment(reader, dict)
     end
   end
   local address = segment.address
-  for i, block in ipairs(expect(dict, "blocks", fields.blocks, "list")) do
+  for i, block in ipairs(expect_new(reader, dict, "blocks", fields.blocks, "list")) do
     read_block(reader, dict, segment.blocks, block, address)
     address = address + segment.blocks.size[i]
   end
@@ -194,8 +200,8 @@ local function refuse_overlap(reader, segments)
   end
 end
 
-local function device_of(top, dict)
-  local fields = fields_of(expect_dict(top, "a segment", dict))
+local function device_of(dict)
+  local fields = fields_of(dict)
   local device = fields.device == nil and 0 or integer(dict, "device", fields.device)
   if device > recording.MAX_DEVICE then
     fail(dict, "device %d is over %d", device, recording.MAX_DEVICE)
@@ -203,10 +209,10 @@ local function device_of(top, dict)
   return device
 end
 
-local function read_segments(reader, top, list, device)
+local function read_segments(reader, list, device)
   local segments = {}
   for _, dict in ipairs(list) do
-    if device_of(top, dict) == device then
+    if device_of(dict) == device then
       segments[#segments + 1] = read_segment(reader, dict)
     end
   end
@@ -276,7 +282,7 @@ local function read_events(reader, top, list)
     action = {}, address = {}, size = {}, stream = {}, time_us = {}, stack = {}, python = {},
   }
   for n, dict in ipairs(list) do
-    read_event(reader, events, n, expect_dict(top, "an event", dict))
+    read_event(reader, events, n, expect_new(reader, top, "an event", dict, "dict"))
     if (events.time_us[n] == nil) ~= (events.time_us[1] == nil) then
       fail(dict, "time_us is in some events and not in others")
     end
@@ -291,7 +297,7 @@ end
 
 -- Which device's recording to take: the one that has any.
 
-local function devices_with_anything(top, traces, segments)
+local function devices_with_anything(reader, top, traces, segments)
   local found = {}
   for i, events in ipairs(traces) do
     if #expect(top, "a trace of device_traces", events, "list") > 0 then
@@ -299,7 +305,7 @@ local function devices_with_anything(top, traces, segments)
     end
   end
   for _, dict in ipairs(segments) do
-    found[device_of(top, dict)] = true
+    found[device_of(expect_new(reader, top, "a segment", dict, "dict"))] = true
   end
   return found
 end
@@ -337,10 +343,10 @@ local function read_snapshot(reader, top, wanted)
   local fields = fields_of(top)
   local segments = expect(top, "segments", fields.segments, "list")
   local traces = expect(top, "device_traces", fields.device_traces, "list")
-  local device = choose_device(top, devices_with_anything(top, traces, segments), wanted)
+  local device = choose_device(top, devices_with_anything(reader, top, traces, segments), wanted)
   local rec = {
     addressed = true, device = device,
-    segments = read_segments(reader, top, segments, device),
+    segments = read_segments(reader, segments, device),
     events = read_events(reader, top, traces[device + 1] or {}),
     stacks = reader.stacks,
     python = { devices = #traces, top = further_of_top(reader, top) },
@@ -365,7 +371,8 @@ end
 -- Raises FILE: byte OFFSET: reason.
 function snapshot.load(path, content, opts)
   local reader = {
-    frames = {}, frame_count = 0, stacks = {}, stack_numbers = {}, heights = {}, event_dicts = {}, segment_dicts = {},
+    frames = {}, frame_count = 0, stacks = {}, stack_numbers = {},
+    heights = {}, seen = {}, event_dicts = {}, segment_dicts = {},
   }
   local ok, rec, pairing = pcall(function()
     return read_snapshot(reader, unpickle.load(content), opts.device)
