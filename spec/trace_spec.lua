@@ -332,9 +332,10 @@ describe("trace.load", function()
 
     it("a header it does not know", function()
       local known = "; known are seq,action,addr,size,stream,time_us; Thread,Time,Action,Pointer,Size,Stream; "
-        .. "id,lower,upper,size[,...]; rows of 'start_op end_op bytes'"
+        .. "id,lower,upper,size[,...]; rows of 'start_op end_op bytes'; seq,thread,bytes_delta,time_us; "
+        .. "action,addr,size,stream,time_us,thread,block,state"
       refuses("when,what\n0,1\n", 1, "unknown header 'when,what'" .. known)
-      refuses("\128\4\149\n", 1, "unknown header '???'" .. known)
+      refuses("PK\3\4\n", 1, "unknown header 'PK??'" .. known)
       refuses("kind,addr,size\nlive,0x1,1\n", 1,
         "this lists what was live before a recording: load the recording, NAME.csv, instead")
     end)
@@ -351,7 +352,7 @@ describe("trace.load", function()
       rows[i + 1] = i .. ",0,1,9007199254740992"
     end
     local path = file(table.concat(rows, "\n"))
-    assert_load_fails(path .. ": the live bytes do not fit 64 bits", path)
+    assert_load_fails(path .. ":1025: the live bytes do not fit 64 bits", path)
   end)
 
   it("takes its name from the file, or from the caller", function()
@@ -470,7 +471,7 @@ describe("a trace", function()
     rec:alloc(1, 1000)
     rec:alloc(2, 0, "side")
     rec:free(1)
-    rec:finish():save(path)
+    rec:finish():save(path, "pytorch_snapshot")
     assert.equal(SNAPSHOT .. [[
 0,alloc,0x10000000,1000,0,0
 1,alloc,0x10000400,0,1,0

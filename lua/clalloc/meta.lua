@@ -840,11 +840,16 @@ function cl.policy.direct(parameters) end
 ---@class clalloc.traces
 cl.trace = {}
 
----Reads a trace: PyTorch snapshots as CSV, RMM logs, lifetime tables; found out from the content.
+---Reads a trace: PyTorch snapshots, pickled or as CSV, RMM logs, lifetimes, timelines; found out from the content.
 ---@param path string NAME.initial.csv is read along
 ---@param options? clalloc.trace_options
 ---@return clalloc.trace
 function cl.trace.load(path, options) end
+
+---A trace of a recording that is there already, as columns.
+---@param recording clalloc.recording
+---@return clalloc.trace
+function cl.trace.new(recording) end
 
 ---A recorder: tell it what is allocated and freed, and `finish` gives the trace.
 ---@return clalloc.recorder
@@ -859,6 +864,25 @@ function cl.trace.human(nbytes) end
 ---@class clalloc.trace_options
 ---@field initial? string|false the file of what was live at the start, or false for none
 ---@field name? string
+---@field device? integer whose allocations to take, from 0, where a snapshot has those of several devices
+
+---A recording: what happened to an allocator's blocks and segments, as lists of one length.
+---@class clalloc.recording
+---@field events clalloc.event_columns
+---@field before? table what existed before: `segments` and `blocks`; else found out from the end
+---@field segments? table[] what is there after the last event; each with its `blocks`
+---@field name? string
+---@field device? integer number of the device, 0 if left out
+
+---Columns of events, one event at each index.
+---@class clalloc.event_columns
+---@field action string[] `alloc`, `free`, `free_requested`, `free_completed`, `segment_alloc`, `oom`, ...
+---@field address integer[]
+---@field size integer[] requested bytes
+---@field stream? integer[] 0 is the default one
+---@field time_us? integer[] microseconds
+---@field thread? integer[]
+---@field block? integer[] bytes that the block takes up
 
 ---A trace: allocations and frees in program order.
 ---@class clalloc.trace
@@ -875,6 +899,7 @@ function cl.trace.human(nbytes) end
 ---@field op integer[] slot: allocates into it; -slot: frees it
 ---@field size integer[] bytes
 ---@field stream integer[]
+---@field recording clalloc.recording what the trace was made of
 local trace = {}
 
 ---The same trace with every size divided, rounded up.
@@ -882,12 +907,14 @@ local trace = {}
 ---@return clalloc.trace
 function trace:scaled(n) end
 
----Writes the trace as CSV, which `load` reads back.
+---Writes the trace: as CSV, which `load` reads back, or for another tool.
 ---@param path string
+---@param format? "csv"|"pickle"|"chrome"|"rmm"|"pytorch_snapshot" else by the suffix of path
+---@param options? table `streams = false`: in an RMM log every stream is the default one
 ---@return boolean? done
 ---@return string? message
 ---@return integer? code
-function trace:save(path) end
+function trace:save(path, format, options) end
 
 ---A recorder of allocations.
 ---@class clalloc.recorder
