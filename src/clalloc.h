@@ -344,10 +344,51 @@ typedef struct cla_block_info {
   cla_block_state state;
   uint64_t stream;     /* the owner's id; 0: nobody's */
   size_t segment_size; /* bytes */
+  void *segment_address;
 } cla_block_info;
 /* Calls the visitor for every block, segment by segment in address order, on a copy taken at one moment. A
  * visitor that returns false ends the walk. */
 CLA_API cla_status cla_pool_snapshot(cla_pool *, bool (*visit)(const cla_block_info *, void *arg), void *arg);
+
+/* What happens to a pool's blocks and segments, recorded in a ring of the newest events. The names are those of
+ * PyTorch's memory snapshots. */
+typedef enum cla_trace_action {
+  CLA_TRACE_ALLOC,          /* a block was handed out */
+  CLA_TRACE_FREE_REQUESTED, /* it was freed, and is held: other streams use it, or it is mapped */
+  CLA_TRACE_FREE_COMPLETED, /* what was held is free */
+  CLA_TRACE_FREE,           /* both at once */
+  CLA_TRACE_SEGMENT_ALLOC,  /* from the driver */
+  CLA_TRACE_SEGMENT_FREE,   /* back to it */
+  CLA_TRACE_OOM             /* an allocation failed */
+} cla_trace_action;
+typedef struct cla_trace_event {
+  uint64_t time_ns;    /* since the recording began */
+  uint64_t address;    /* the segment's address + the block's offset in it, so that blocks tile their segments: it tells
+                          blocks apart, but is not the allocation's address where gaps are set aside (see cla_alloc);
+                          of CLA_TRACE_OOM: the bytes that were left below the limit */
+  uint64_t size;       /* bytes requested; of a segment: all of it */
+  uint64_t block_size; /* bytes that the block takes up; 0 where the event is about no block */
+  uint64_t stream;     /* id of the stream; 0: nobody's */
+  uint32_t thread;     /* the operating system's number of the thread */
+  cla_trace_action action;
+} cla_trace_event;
+
+/* Starts recording, whatever was recorded before: room for at least `nevents` (0: 2^20), 48 bytes each. */
+CLA_API cla_status cla_pool_trace_start(cla_pool *, size_t nevents);
+CLA_API cla_status cla_pool_trace_stop(cla_pool *); /* what is recorded can be read until the next start */
+
+/* Events, and the blocks that were there after the last of them, at one moment. The caller gives both arrays and their room;
+ * the counts are how many there are, of which as many are written as there is room for. */
+typedef struct cla_trace {
+  cla_trace_event *events; /* oldest first */
+  size_t events_room, nevents;
+  cla_block_info *blocks; /* as cla_pool_snapshot gives them */
+  size_t blocks_room, nblocks;
+  uint64_t nlost;    /* events that the ring has no room for any more */
+  uint64_t start_us; /* of the wall clock since 1970, when the recording began */
+  bool is_recording;
+} cla_trace;
+CLA_API cla_status cla_pool_trace_read(cla_pool *, cla_trace *); /* CLA_E_INVALID: nothing was ever recorded */
 
 /* The last failure on this thread, or "" when there was none. */
 CLA_API const char *cla_last_error(void);

@@ -305,6 +305,20 @@ function pool:snapshot() end
 ---@return string
 function pool:draw(width, rows) end
 
+---Records what happens to blocks and segments in a ring of the newest events: `pool:trace(true)` starts it (anew),
+---`pool:trace(false)` stops it, `pool:trace()` gives what there is, while it goes on too. Addresses are such that
+---blocks tile their segments; they are not those of buffers. `lost` of the trace counts events there was no room for.
+---@param on? boolean
+---@param options? clalloc.pool_trace_options
+---@return clalloc.trace|boolean|nil trace
+---@return string? message
+---@return integer? code
+function pool:trace(on, options) end
+
+---Options of `pool:trace(true)`.
+---@class clalloc.pool_trace_options
+---@field events? integer room for so many; 1048576 if left out, 48 bytes each
+
 ---Recounts everything; raises where the books disagree.
 ---@return boolean
 function pool:check() end
@@ -903,6 +917,7 @@ function cl.trace.human(nbytes) end
 ---@field initial integer operations at the start that make what was live before
 ---@field peak_live integer the most bytes live at once
 ---@field failures integer allocations that failed in the recording
+---@field lost integer of a pool's recording: events older than those there was room for
 ---@field scale integer what sizes were divided by
 ---@field op integer[] slot: allocates into it; -slot: frees it
 ---@field size integer[] bytes

@@ -13,6 +13,7 @@
 -- * `initial`: how many leading operations allocate what was live before the recording began.
 -- * `peak_live`: the largest sum of requested bytes live at once, a lower bound for any allocator.
 -- * `failures`: allocations that failed while recording; they are not part of the trace.
+-- * `lost`: events of a pool's recording that were older than those there was room for, see `pool:trace`.
 -- * `name`, `format`, `scale` (see `scaled`).
 -- * `recording`: as `new` takes it, `before` always there; `addressed` is false where `address` holds numbers that
 --   only tell blocks apart. The sizes in it are never scaled.
@@ -51,7 +52,7 @@ end
 
 local function assemble(rec, pairing, name, format)
   local t = ledger.assemble(pairing)
-  t.name, t.format, t.scale, t.recording = name, format, 1, rec
+  t.name, t.format, t.scale, t.recording, t.lost = name, format, 1, rec, 0
   return setmetatable(t, Trace)
 end
 

@@ -308,6 +308,8 @@ int cla_lua_device_host_cache(lua_State *L); /* host.c: dev:host_cache([opts]) *
 int cla_lua_host_alloc(lua_State *L);        /* host_buffer.c: host:alloc(nbytes) */
 int cla_lua_device_complete(lua_State *L);   /* sim.c: dev:complete(stream [, n]) */
 int cla_lua_debug_table(lua_State *L);       /* debug.c: pushes the table cl.debug */
+int cla_lua_pool_trace_table(
+    lua_State *L); /* pool_trace.c: pushes {start, stop, read}, for lua/clalloc/trace/pool.lua */
 
 /* Functions of the module. */
 int cla_lua_device(lua_State *L);   /* device.c: cl.device([selector]) */

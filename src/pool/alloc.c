@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "pool/count.h"
+#include "pool/tracing.h"
 
 /* ---- Taking a free block ---- */
 
@@ -16,6 +17,7 @@ static void activate(cla_pool *p, cla_block *b, size_t nbytes) {
   b->generation = ++p->generation;
   b->segment->nlive++;
   cla__count_alloc(p, b);
+  cla__trace_block(p, CLA_TRACE_ALLOC, b);
 }
 
 /* A binned block, cut to size, for `o`. What is cut off stays with the owner it came from. */
@@ -237,6 +239,7 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
 static cla_status report(attempt *a, cla_status status, const char *cause) {
   cla_pool *p = a->pool;
   p->stats.ooms++;
+  cla__trace_oom(p, a->nbytes, a->owner);
   const cla_stats totals = cla__pool_totals(p), *s = &totals;
   char tried[160] = "";
   size_t used = 0;

@@ -12,6 +12,7 @@
 
 #include "runtime/lock.h"
 #include "runtime/runtime.h"
+#include "trace/ring.h"
 
 typedef struct cla_segment cla_segment;
 typedef struct cla_block cla_block;
@@ -182,6 +183,7 @@ struct cla_pool {
   uint64_t generation; /* last one given; ascends, distinct across pools */
   uint64_t segment_number;
   cla_stats stats;
+  cla_ring *ring;        /* events are noted while it has no `blocks`; NULL: nothing was ever recorded. See tracing.h */
   cla_segment *segments; /* in the order made, newest first */
   cla_owner *owners;     /* all, nobody included */
   cla_owner *nobody;
@@ -350,10 +352,13 @@ void cla__segment_spoil(cla_pool *p, cla_segment *g); /* the driver could not ba
 /* Chains what must not be kept: spoiled segments, and free ones of a policy that does not cache. */
 void cla__pool_sweep(cla_pool *p, cla_segment **chain);
 size_t cla__pool_default_limit(const cla_pool *p);
-void cla__pool_unref(cla_pool *p);        /* the struct's reference, as opposed to a user's */
-void cla__pool_wait_streams(cla_pool *p); /* those that are not behind a gate of this thread's */
-uint64_t cla__pool_largest(cla_pool *p);  /* bytes of the largest free block; holds the lock */
-cla_stats cla__pool_totals(cla_pool *p);  /* the statistics, complete; holds the lock */
+void cla__pool_unref(cla_pool *p);           /* the struct's reference, as opposed to a user's */
+void cla__pool_wait_streams(cla_pool *p);    /* those that are not behind a gate of this thread's */
+cla_status cla__pool_lock_live(cla_pool *p); /* CLA_OK: the lock is held */
+/* A malloc'ed copy of what cla_pool_snapshot shows, never NULL; holds the lock. */
+cla_status cla__pool_copy_blocks(cla_pool *p, cla_block_info **out, size_t *count);
+uint64_t cla__pool_largest(cla_pool *p); /* bytes of the largest free block; holds the lock */
+cla_stats cla__pool_totals(cla_pool *p); /* the statistics, complete; holds the lock */
 #ifdef CLA_DEBUG
 void cla__debug_check(
     cla_pool *p); /* aborts on a contradiction: after every slow allocation and trim of a debug build */
