@@ -278,8 +278,10 @@ Libs: -L$${libdir} -lclalloc
 endef
 
 install: build
-	install -d $(LUA_DIR)/tensor $(LUA_DIR)/trace $(MODULE_DIR) $(LIB_DIR)/pkgconfig $(INCLUDE_DIR)
+	install -d $(LUA_DIR)/policies $(LUA_DIR)/tensor $(LUA_DIR)/trace $(MODULE_DIR) $(LIB_DIR)/pkgconfig \
+	  $(INCLUDE_DIR)
 	install -m 644 lua/clalloc/*.lua $(LUA_DIR)
+	install -m 644 lua/clalloc/policies/*.lua $(LUA_DIR)/policies
 	install -m 644 lua/clalloc/tensor/*.lua $(LUA_DIR)/tensor
 	install -m 644 lua/clalloc/trace/*.lua $(LUA_DIR)/trace
 	install -m 755 $(MODULE) $(MODULE_DIR)/core.so

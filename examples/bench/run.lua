@@ -1,7 +1,7 @@
 -- All benchmarks, one line a figure:  bench NAME ours=VALUE unit peer=NAME:VALUE ratio=R
 --
 --   make bench                        all of them
---   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay, trace, tensor
+--   make bench ARGS="pair replay"     those whose group is named: they stand in ORDER below
 --
 -- Everything is measured side by side in this run; medians of several runs. The replays need the recordings of
 -- ../shared/traces (or of the folder in $CLALLOC_TRACES); without them they are left out, and say so.
@@ -110,10 +110,13 @@ end
 --- Tensors: see tensor.lua.
 function groups.tensor() dofile("examples/bench/tensor.lua").run() end
 
-local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay", "trace", "tensor"}
-for _, name in ipairs(chosen) do
+--- Policies: see policy.lua.
+function groups.policy() dofile("examples/bench/policy.lua").run(traces) end
+
+local ORDER = {"pair", "host", "lua", "replay", "policy", "trace", "tensor"}
+for _, name in ipairs(#arg > 0 and arg or ORDER) do
   if not groups[name] then
-    io.stderr:write(("no group '%s'; there are pair, host, lua, replay, trace, tensor\n"):format(name))
+    io.stderr:write(("no group '%s'; there are %s\n"):format(name, table.concat(ORDER, ", ")))
     os.exit(2)
   end
   groups[name]()
