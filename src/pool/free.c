@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "pool/count.h"
+#include "pool/tracing.h"
 
 /* ---- Segments that become free ---- */
 
@@ -41,6 +42,7 @@ void cla__pool_settle(cla_pool *p, cla_block *b) {
     b->nuses--;
   }
   b->segment->nlive--;
+  cla__trace_block(p, CLA_TRACE_FREE_COMPLETED, b);
   if (b->segment->is_bad) return; /* stays held until its segment goes */
   if (!b->segment->nlive) segment_idle(p, b->segment);
   cla__uncount_held(p, b);
@@ -112,9 +114,11 @@ static void free_locked(cla_pool *p, cla_block *b, cla_segment **chain) {
     b->state = CLA_HELD;
     b->before = b->after = NULL;
     cla__count_held(p, b);
+    cla__trace_block(p, CLA_TRACE_FREE_REQUESTED, b);
     cla__pool_settle(p, b);
   } else {
     g->nlive--;
+    cla__trace_block(p, CLA_TRACE_FREE, b);
     cla__owner_put(o, b);
   }
   if (p->chores) do_chores(p, g, chain);
