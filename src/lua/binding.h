@@ -79,6 +79,8 @@ int cla_lua_result(lua_State *L, cla_status status);   /* true, or as cla_lua_fa
  * ones), nil and others. */
 size_t cla_lua_checksize(lua_State *L, int arg, const char *name);
 size_t cla_lua_optsize(lua_State *L, int arg, const char *name, size_t otherwise);
+/* Pushes an option, raw: a metamethod could close what the call has checked, and inherited options are not known. */
+int cla_lua_field(lua_State *L, int index, const char *name);
 /* The same for field `name` of the table at `index` (nil: otherwise). */
 size_t cla_lua_fieldsize(lua_State *L, int index, const char *name, size_t otherwise);
 bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise);

@@ -116,12 +116,12 @@ static int alloc_on(lua_State *L, lua_share *share, int object, size_t nbytes, c
 
 /* Leaves the value on the stack. NULL: not given. */
 static cla_stream *stream_field(lua_State *L, int index, cla_device *d) {
-  return lua_getfield(L, index, "stream") == LUA_TNIL ? NULL : cla_lua_topstream(L, index, d, NULL);
+  return cla_lua_field(L, index, "stream") == LUA_TNIL ? NULL : cla_lua_topstream(L, index, d, NULL);
 }
 
 /* Leaves the value on the stack. NULL: not given. */
 static lua_pool *pool_field(lua_State *L, int index, cla_device *d) {
-  if (lua_getfield(L, index, "pool") == LUA_TNIL) return NULL;
+  if (cla_lua_field(L, index, "pool") == LUA_TNIL) return NULL;
   lua_pool *p = cla_lua_test(L, -1, CLA_LUA_POOL);
   if (!p) cla_lua_badarg(L, index, "pool: a pool expected, got %s", luaL_typename(L, -1));
   if (!p->pool) cla_lua_badarg(L, index, "pool: attempt to use a closed pool");

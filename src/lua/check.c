@@ -103,16 +103,22 @@ size_t cla_lua_optsize(lua_State *L, int arg, const char *name, size_t otherwise
   return lua_isnoneornil(L, arg) ? otherwise : cla_lua_checksize(L, arg, name);
 }
 
+int cla_lua_field(lua_State *L, int index, const char *name) {
+  index = lua_absindex(L, index);
+  lua_pushstring(L, name);
+  return lua_rawget(L, index);
+}
+
 size_t cla_lua_fieldsize(lua_State *L, int index, const char *name, size_t otherwise) {
   size_t value = otherwise;
-  if (lua_getfield(L, index, name) != LUA_TNIL) value = top_size(L, index, name);
+  if (cla_lua_field(L, index, name) != LUA_TNIL) value = top_size(L, index, name);
   lua_pop(L, 1);
   return value;
 }
 
 bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise) {
   bool value = otherwise;
-  int type = lua_getfield(L, index, name);
+  int type = cla_lua_field(L, index, name);
   if (type == LUA_TBOOLEAN) value = lua_toboolean(L, -1);
   else if (type != LUA_TNIL) cla_lua_badarg(L, index, "%s", describe(L, name, "is no boolean"));
   lua_pop(L, 1);

@@ -73,7 +73,7 @@ void cla_lua_drophost(lua_State *L, int device) {
 
 static int field_option(lua_State *L, int arg, const char *name, const char *const *names, int otherwise) {
   int choice = otherwise;
-  if (lua_getfield(L, arg, name) != LUA_TNIL) {
+  if (cla_lua_field(L, arg, name) != LUA_TNIL) {
     const char *given = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : luaL_tolstring(L, -1, NULL);
     for (choice = 0; names[choice] && strcmp(given, names[choice]) != 0;) choice++;
     if (!names[choice])
@@ -104,7 +104,7 @@ int cla_lua_device_host_cache(lua_State *L) {
   lua_settop(L, 2);
   cla_host_options options = read_options(L, 2);
   cla_host_hooks hooks;
-  bool has_hooks = !lua_isnil(L, 2) && lua_getfield(L, 2, "hooks") != LUA_TNIL;
+  bool has_hooks = !lua_isnil(L, 2) && cla_lua_field(L, 2, "hooks") != LUA_TNIL;
   if (has_hooks && options.background)
     cla_lua_badarg(L, 2, "hooks: Lua functions cannot run on the background thread; leave out 'background'");
   lua_settop(L, 3);

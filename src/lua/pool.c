@@ -40,7 +40,7 @@ static cla_pool_options read_options(lua_State *L, int arg) {
   options.limit = cla_lua_fieldsize(L, arg, "limit", 0);
   if (cla_lua_fieldbool(L, arg, "svm", false)) options.flags |= CLA_POOL_SVM;
   if (!cla_lua_fieldbool(L, arg, "commit", true)) options.flags |= CLA_POOL_NO_COMMIT;
-  lua_getfield(L, arg, "policy");
+  cla_lua_field(L, arg, "policy");
   return options;
 }
 
