@@ -791,6 +791,22 @@ describe_policy("a table of decisions", function()
     assert.equal("policy (mine, round function)", tostring(cl.policy.new(policy)))
   end)
 
+  it("is read raw, and made by name even when that closes the device's handle", function()
+    local inherits = setmetatable({}, { __index = function(_, key) error("asked for " .. tostring(key)) end })
+    assert(open(inherits):alloc(1)):close()
+    local policies = require "clalloc.policies"
+    local rmm, handle = policies.rmm, cl.simulate { capacity = cl.GiB }
+    policies.rmm = function()
+      handle:close()
+      return rmm()
+    end
+    local ok, pool = pcall(handle.pool, handle, { policy = "rmm" })
+    policies.rmm = rmm
+    assert(ok, pool)
+    assert(pool:alloc(1000)):close()
+    pool:close()
+  end)
+
   it("is copied: what happens to it later changes nothing", function()
     local policy = { round = function(nbytes) return nbytes end }
     local pool = open(policy)

@@ -469,7 +469,7 @@ static void read_parameters(lua_State *L, int index, cla_policy *p) {
 
 /* A table of parameters is that of `direct` if it has that name, else of `caching`. */
 static bool read_name(lua_State *L, int arg, int index, cla_policy *p) {
-  if (lua_getfield(L, index, "name") != LUA_TNIL) {
+  if (cla_lua_field(L, index, "name") != LUA_TNIL) {
     if (lua_type(L, -1) != LUA_TSTRING) bad_field(L, arg, "name", "a string");
     if (strcmp(lua_tostring(L, -1), "direct") == 0) *p = cla_policy_direct();
     p->name = lua_tostring(L, -1); /* the table holds it */
@@ -510,7 +510,7 @@ lua_policy *cla_lua_readpolicy(lua_State *L, int arg, cla_policy *p, cla_decisio
   read_parameters(L, index, p);
   lua_createtable(L, BLOCK, 0);
   for (int i = 0; i < DECISIONS; i++) {
-    int type = lua_getfield(L, index, decision_names[i]);
+    int type = cla_lua_field(L, index, decision_names[i]);
     has[i] = type == LUA_TFUNCTION;
     has_any = has_any || has[i];
     if (has[i]) set_function(d, (decision)i);

@@ -65,7 +65,7 @@ int cla_lua_device_pool(lua_State *L) {
   cla_decisions decisions = {0};
   lua_policy *policy = lua_isnil(L, -1) ? NULL : cla_lua_readpolicy(L, 2, &options.policy, &decisions);
   options.decisions = &decisions;
-  cla_status status = cla_pool_create_with(d->device, &options, &share->pool);
+  cla_status status = cla_pool_create_with(share->device, &options, &share->pool);
   if (status) {
     free(policy);
     return cla_lua_fail(L, status);
