@@ -177,6 +177,7 @@ function cl.forget_kernels() end
 ---@field max_group integer work-items in a group at most
 ---@field compute_units integer
 ---@field has_fp64 boolean whether kernels may use double
+---@field has_rounded_divide boolean whether f32 division and sqrt can be rounded correctly, as tensors have it then
 ---@field has_svm boolean whether pools of shared virtual memory are possible
 ---@field simulated boolean
 ---@field default_stream clalloc.stream what is used where no stream is given or guarded
