@@ -985,6 +985,11 @@ function cl.debug.types() end
 ---`+ - * / ^` are elementwise and broadcast. `t[i]` selects, `t[{i, j}]` is a number, `t[{{first, last}, {}}]` a view;
 ---`#t` is the first size. Elementwise results are computed when needed. Methods with a trailing underscore change the
 ---tensor and return it. Many numbers are read fastest by `totable`.
+---
+---`+ - *` of floats, and `/` and `sqrt` of f64, give the number nearest to the result; `/` and `sqrt` of f32 do where
+---`device.has_rounded_divide`, elsewhere they may be wrong by 2.5 and 3 units in the last place. `t ^ 2`, `t ^ 3` and
+---`t ^ 4` are products; other powers, `exp`, `log` and the like are as exact as the device's OpenCL C. A sum is added
+---in the same order each time, but not in the same one on every device.
 ---@class clalloc.tensor
 ---@field add fun(self, other: clalloc.tensor|number): clalloc.tensor self + other
 ---@field sub fun(self, other: clalloc.tensor|number): clalloc.tensor self - other
