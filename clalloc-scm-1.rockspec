@@ -127,6 +127,7 @@ build = {
     ["clalloc.tensor.expression"] = "lua/clalloc/tensor/expression.lua",
     ["clalloc.tensor.fault"] = "lua/clalloc/tensor/fault.lua",
     ["clalloc.tensor.file"] = "lua/clalloc/tensor/file.lua",
+    ["clalloc.tensor.fold"] = "lua/clalloc/tensor/fold.lua",
     ["clalloc.tensor.index"] = "lua/clalloc/tensor/index.lua",
     ["clalloc.tensor.layout"] = "lua/clalloc/tensor/layout.lua",
     ["clalloc.tensor.levels"] = "lua/clalloc/tensor/levels.lua",

@@ -252,6 +252,14 @@ describe("a tensor", function()
   end)
 
   describe("computes", function()
+    it("with tensors from before kernels were forgotten", function()
+      local a = cl.ones(3)
+      cl.forget_kernels()
+      assert.same({ 2.0, 2.0, 2.0 }, (a + cl.ones(3)):totable())
+      cl.forget_kernels()
+      assert.equal(3.0, a:sum():item())
+    end)
+
     it("elementwise, broadcasting over any dimensions, numbers on either side", function()
       local a, b = cl.tensor { { 1, 2, 3 }, { 4, 5, 6 } }, cl.tensor { 10, 20, 30 }
       assert.same({ { 11.0, 22.0, 33.0 }, { 14.0, 25.0, 36.0 } }, (a + b):totable())
@@ -302,6 +310,72 @@ describe("a tensor", function()
       check("relu", function(v) return math.max(v, 0) end)
       check("abs", math.abs)
       check("neg", function(v) return -v end)
+    end)
+
+    -- OpenCL C leaves quotients 2.5 units in the last place and roots 3.
+    it("quotients and roots of f32, the nearest number where the device can round so", function()
+      local device <close> = cl.current()
+      local few = device.has_rounded_divide and 0.5 or 2.5
+      local x, y = cl.rand(5000):mul_(100):add_(0.01), cl.rand(5000):add_(0.01)
+      local a, b = x:totable(), y:totable()
+      local function check(name, list, most, exact)
+        for i, v in ipairs(list) do
+          local want = exact(a[i], b[i])
+          local unit = 2.0 ^ (math.floor(math.log(want, 2)) - 23)
+          assert(math.abs(v - want) <= most * unit, ("%s: of %a and %a is %a"):format(name, a[i], b[i], v))
+        end
+      end
+      check("div", (x / y):totable(), few, function(u, v) return u / v end)
+      check("by a number", (x / 3):totable(), few, function(u) return u / 3 end)
+      check("of a number", (1 / y):totable(), few, function(_, v) return 1 / v end)
+      check("map", x:clone():map(y, "x / y"):totable(), few, function(u, v) return u / v end)
+      check("sqrt", x:sqrt():totable(), few == 0.5 and 0.5 or 3, function(u) return math.sqrt(u) end)
+    end)
+
+    it("with the compiler told to round quotients, where it can", function()
+      local device <close> = cl.current()
+      local names, told = cl.debug.types().device.names, {}
+      local program = names.program
+      names.program = function(self, source, options)
+        told[#told + 1] = type(options) == "table" and options.options or options
+        return program(self, source, options)
+      end
+      cl.forget_kernels()
+      local ok, why = pcall(function()
+        local a = cl.ones(2, 2)
+        a:matmul(a / 2):sum():close()
+      end)
+      names.program = program
+      assert(ok, why)
+      assert.truthy(#told >= 4)
+      for _, options in ipairs(told) do
+        local found = options:find("-cl-fp32-correctly-rounded-divide-sqrt", 1, true)
+        assert.equal(device.has_rounded_divide, found ~= nil)
+      end
+    end)
+
+    it("small whole powers as products, other powers as OpenCL C has them", function()
+      local list = { -3, -1, 0, 1, 10, 100 }
+      for _, kind in ipairs { "f32", "i32", has_fp64() and "f64" or nil } do
+        local t = cl.tensor(list, kind)
+        for power = 2, 4 do
+          local got, other = (t ^ power):totable(), t:pow(power + 0.0):totable()
+          for i, v in ipairs(list) do
+            assert.equal(v ^ power, got[i])
+            assert.equal(v ^ power, other[i])
+          end
+        end
+        assert.equal(kind == "i32" and "f32" or kind, (t ^ 2):dtype())
+      end
+      local t = cl.tensor { 10, 2, 0 / 0 }
+      assert.same({ 100.0, 4.0 }, t:clone():pow_(2):narrow(1, 1, 2):totable())
+      assert.truthy((t ^ 3)[3] ~= (t ^ 3)[3])
+      assert.near(1024.0, (2 ^ t)[1], 1e-3)
+      assert.near(0.1, (t ^ -1)[1], 1e-6)
+      assert.near(10 ^ 5, (t ^ 5)[1], 0.2)
+      assert.near(100.0, (t ^ cl.tensor { 2, 2, 2 })[1], 2e-4)
+      assert.equal(1.0, (t ^ 0)[3])
+      assert.truthy((t ^ (0 / 0))[1] ~= (t ^ (0 / 0))[1])
     end)
 
     it("comparisons, as methods, to u8", function()

@@ -390,7 +390,8 @@ typedef struct cla_device_info {
   size_t local_mem;               /* bytes */
   unsigned compute_units;
   bool has_fp64, has_svm, simulated;
-  size_t index; /* in the list of devices; SIZE_MAX when simulated */
+  bool has_rounded_divide; /* -cl-fp32-correctly-rounded-divide-sqrt may be asked of the compiler */
+  size_t index;            /* in the list of devices; SIZE_MAX when simulated */
 } cla_device_info;
 CLA_API const cla_device_info *cla_device_get_info(const cla_device *);
 CLA_API cl_device_id cla_device_id(const cla_device *);

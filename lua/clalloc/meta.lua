@@ -177,6 +177,7 @@ function cl.forget_kernels() end
 ---@field max_group integer work-items in a group at most
 ---@field compute_units integer
 ---@field has_fp64 boolean whether kernels may use double
+---@field has_rounded_divide boolean whether f32 division and sqrt can be rounded correctly, as tensors have it then
 ---@field has_svm boolean whether pools of shared virtual memory are possible
 ---@field simulated boolean
 ---@field default_stream clalloc.stream what is used where no stream is given or guarded
@@ -1155,6 +1156,11 @@ function cl.debug.types() end
 ---`+ - * / ^` are elementwise and broadcast. `t[i]` selects, `t[{i, j}]` is a number, `t[{{first, last}, {}}]` a view;
 ---`#t` is the first size. Elementwise results are computed when needed. Methods with a trailing underscore change the
 ---tensor and return it. Many numbers are read fastest by `totable`.
+---
+---`+ - *` of floats, and `/` and `sqrt` of f64, give the number nearest to the result; `/` and `sqrt` of f32 do where
+---`device.has_rounded_divide`, elsewhere they may be wrong by 2.5 and 3 units in the last place. `t ^ 2`, `t ^ 3` and
+---`t ^ 4` are products; other powers, `exp`, `log` and the like are as exact as the device's OpenCL C. A sum is added
+---in the same order each time, but not in the same one on every device.
 ---@class clalloc.tensor
 ---@field add fun(self, other: clalloc.tensor|number): clalloc.tensor self + other
 ---@field sub fun(self, other: clalloc.tensor|number): clalloc.tensor self - other

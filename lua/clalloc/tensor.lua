@@ -16,6 +16,11 @@
 -- **Order.** A tensor remembers the stream that last used it: on another one, its next command comes after. What an
 -- expression reads may change before it is computed: it is computed first.
 --
+-- **Numbers.** `+ - *` of floats, and `/` and `sqrt` of f64, give the number nearest to the result. So do `/` and
+-- `sqrt` of f32 where `device.has_rounded_divide`; elsewhere they may be wrong by 2.5 and 3 units in the last place, as
+-- OpenCL C has it. `t ^ 2`, `t ^ 3` and `t ^ 4` are products; other powers, `exp`, `log` and the like are OpenCL C's. A
+-- sum is added in the same order each time, but not in the same one on every device.
+--
 -- **Errors.** Tensor operations raise, for lack of memory too.
 --
 -- @module clalloc.tensor

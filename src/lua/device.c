@@ -93,6 +93,7 @@ static int get_max_group(lua_State *L) { return push_number(L, info(L)->max_grou
 static int get_local_mem(lua_State *L) { return push_number(L, info(L)->local_mem); }
 static int get_compute_units(lua_State *L) { return push_number(L, info(L)->compute_units); }
 static int get_has_fp64(lua_State *L) { return push_truth(L, info(L)->has_fp64); }
+static int get_has_rounded_divide(lua_State *L) { return push_truth(L, info(L)->has_rounded_divide); }
 static int get_has_svm(lua_State *L) { return push_truth(L, info(L)->has_svm); }
 static int get_simulated(lua_State *L) { return push_truth(L, info(L)->simulated); }
 
@@ -181,6 +182,7 @@ static const luaL_Reg properties[] = {{"name", get_name},
                                       {"local_mem", get_local_mem},
                                       {"compute_units", get_compute_units},
                                       {"has_fp64", get_has_fp64},
+                                      {"has_rounded_divide", get_has_rounded_divide},
                                       {"has_svm", get_has_svm},
                                       {"simulated", get_simulated},
                                       {"index", get_index},

@@ -46,7 +46,7 @@ static bool read_info(const cla_driver *driver, cl_platform_id platform, cl_devi
   cl_bool available = CL_FALSE;
   cl_ulong local_mem = 0, global_mem = 0, max_alloc = 0;
   cl_uint align_bits = 0, units = 0;
-  cl_device_fp_config fp64 = 0;
+  cl_device_fp_config fp32 = 0, fp64 = 0;
   cl_device_svm_capabilities svm = 0;
   if (!ask(driver, id, CL_DEVICE_AVAILABLE, &available, sizeof available) || !available) return false;
   if (!ask(driver, id, CL_DEVICE_GLOBAL_MEM_SIZE, &global_mem, sizeof global_mem) || !global_mem) return false;
@@ -56,6 +56,7 @@ static bool read_info(const cla_driver *driver, cl_platform_id platform, cl_devi
   ask(driver, id, CL_DEVICE_LOCAL_MEM_SIZE, &local_mem, sizeof local_mem);
   ask(driver, id, CL_DEVICE_MAX_COMPUTE_UNITS, &units, sizeof units);
   ask(driver, id, CL_DEVICE_MAX_WORK_GROUP_SIZE, &out->max_group, sizeof out->max_group);
+  if (!ask(driver, id, CL_DEVICE_SINGLE_FP_CONFIG, &fp32, sizeof fp32)) fp32 = 0;
   if (!ask(driver, id, CL_DEVICE_DOUBLE_FP_CONFIG, &fp64, sizeof fp64)) fp64 = 0;
   if (!ask(driver, id, CL_DEVICE_SVM_CAPABILITIES, &svm, sizeof svm)) svm = 0;
   text_info(driver, id, CL_DEVICE_NAME, out->name, sizeof out->name);
@@ -71,6 +72,7 @@ static bool read_info(const cla_driver *driver, cl_platform_id platform, cl_devi
   out->compute_units = units;
   out->local_mem = (size_t)local_mem;
   out->has_fp64 = fp64 != 0;
+  out->has_rounded_divide = (fp32 & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0;
   out->has_svm = (svm & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER) != 0;
   out->simulated = driver == &cla__driver_simulated;
   out->index = SIZE_MAX;

@@ -12,6 +12,7 @@ local step = require "clalloc.tensor.levels"
 local context = {}
 
 local contexts = {}
+local former = setmetatable({}, { __mode = "v" }) -- forgotten, but tensors may be left that know them
 local last = {}
 local default = false -- the context that is current without a guard, once known
 
@@ -19,9 +20,41 @@ local default = false -- the context that is current without a guard, once known
 -- (LP_MAX_TGSI_LOOP_ITERATIONS). Half of that leaves room for what a count here leaves out.
 local LLVMPIPE_STEPS = 1 << 15
 
+-- OpenCL C lets a quotient of f32 be wrong by 2.5 units in the last place, and a root by 3, unless it is told this.
+local ROUNDED_DIVIDE = "-cl-fp32-correctly-rounded-divide-sqrt"
+
+-- The context of a device that was forgotten.
+local function remember(device)
+  for i, one in pairs(former) do
+    if one.device == device then
+      former[i] = nil
+      return one
+    end
+  end
+end
+
+local function new(device)
+  local is_llvmpipe = device.name:find "^llvmpipe" ~= nil -- a CPU that makes vectors of items
+  local stream = device.default_stream
+  return {
+    device = stream.device, -- a handle that nobody else can close
+    default_stream = stream,
+    default_id = stream.id,
+    takes_runs = device.type == "cpu" and not is_llvmpipe,
+    most_steps = is_llvmpipe and LLVMPIPE_STEPS or math.maxinteger,
+    units = device.compute_units,
+    has_fp64 = device.has_fp64,
+    options = device.has_rounded_divide and ROUNDED_DIVIDE or "",
+    max_group = device.max_group,
+    local_mem = device.local_mem,
+    kernels = {},
+  }
+end
+
 --- The context of a device: `takes_runs`, whether an item of work is best given many neighbouring elements, as where
--- an item is a thread's loop that the compiler makes vectors of; `most_steps`, the iterations of loops that an item may
--- make.
+-- an item is a thread's loop that the compiler makes vectors of, while elsewhere neighbours go to neighbouring items;
+-- `most_steps`, the iterations of loops that an item may make; `options`, what the compiler is told of every kernel.
+-- Specs change these fields, and `kernels` to {}, to see on one device what is done on others.
 function context.of(device)
   if device == last.device then return last end
   for _, one in ipairs(contexts) do
@@ -30,23 +63,9 @@ function context.of(device)
       return one
     end
   end
-  local is_llvmpipe = device.name:find "^llvmpipe" ~= nil -- a CPU that makes vectors of items
-  local stream = device.default_stream
-  local one = {
-    device = stream.device, -- a handle that nobody else can close
-    default_stream = stream,
-    default_id = stream.id,
-    takes_runs = device.type == "cpu" and not is_llvmpipe,
-    most_steps = is_llvmpipe and LLVMPIPE_STEPS or math.maxinteger,
-    units = device.compute_units,
-    has_fp64 = device.has_fp64,
-    max_group = device.max_group,
-    local_mem = device.local_mem,
-    kernels = {},
-  }
-  contexts[#contexts + 1] = one
-  last = one
-  return one
+  last = remember(device) or new(device)
+  contexts[#contexts + 1] = last
+  return last
 end
 
 --- Whether a value is a device, open or closed.
@@ -71,7 +90,10 @@ function context.stream(self)
   return stream, stream.id
 end
 
+-- `options` are a string, or a table with defines.
 local function build(self, name, source, options)
+  if type(options) == "table" then options.options = self.options
+  else options = ("%s %s"):format(self.options, options) end
   local ok, program, why = pcall(self.device.program, self.device, source, options)
   if not ok then fault("%s: %s", name, program) end
   if not program then fault("%s: %s", name, why) end
@@ -101,7 +123,10 @@ end
 
 --- Lets go of every device and kernel; they are found and built again when needed.
 function context.forget()
-  for _, own in ipairs(contexts) do own.kernels = {} end
+  for _, own in ipairs(contexts) do
+    own.kernels = {}
+    former[#former + 1] = own
+  end
   contexts, last, default = {}, {}, false
 end
 

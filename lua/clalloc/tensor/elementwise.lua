@@ -48,10 +48,20 @@ local function of_tensors(what, op, kind_of, a, b)
   return expression.node(op, kind, meet, x, y), sizes
 end
 
+local function unary_node(what, op, kind_of, a)
+  Tensor.check(what, a)
+  local kind = kind_of(a.kind)
+  local x = Tensor.part(what, a)
+  if x.op and x.weight >= expression.MOST_WEIGHT then x = a:eval().cells end
+  return expression.node(op, kind, kind, x)
+end
+
 -- One of the two is a number.
 local function with_number(what, op, kind_of, a, b)
   local tensor = type(a) == "number" and b or a
   local value = tensor == a and b or a
+  local power = op == ops.pow and tensor == a and ops.powers[value]
+  if power then return unary_node(what, power, kind_of, a), tensor.sizes end
   local kind, meet = kind_of(dtype.with_number(tensor.kind, value))
   local x, y = Tensor.part(what, tensor), number(what, meet, value)
   if expression.too_large(x, y) and x.op then x = tensor:eval().cells end
@@ -92,14 +102,6 @@ local function binary(what, op, kind_of)
     local leaf = node.leaves[1]
     return Tensor.later(what, node, sizes, sizes == leaf.sizes and leaf.count or shape.count(what, sizes), a, b)
   end
-end
-
-local function unary_node(what, op, kind_of, a)
-  Tensor.check(what, a)
-  local kind = kind_of(a.kind)
-  local x = Tensor.part(what, a)
-  if x.op and x.weight >= expression.MOST_WEIGHT then x = a:eval().cells end
-  return expression.node(op, kind, kind, x)
 end
 
 local function unary(what, op, kind_of)

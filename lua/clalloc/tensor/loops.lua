@@ -153,8 +153,8 @@ end
 
 local function ceil_div(n, by) return (n + by - 1) // by end
 
--- The least that is not below n, or the greatest within `most`.
-local function power_of_two(n, most)
+--- The least power of two that is not below `n`, or the greatest within `most`.
+function loops.power_of_two(n, most)
   local p = 1
   while p < n and p * 2 <= most do p = p * 2 end
   return p
@@ -178,8 +178,8 @@ function loops.grid(own, columns, rows)
     return { math.min(ceil_div(want, y), columns), y }, { 1, 1 }
   end
   local group = math.min(GROUP, own.max_group)
-  local x = power_of_two(columns, group)
-  local y = power_of_two(rows, group // x)
+  local x = loops.power_of_two(columns, group)
+  local y = loops.power_of_two(rows, group // x)
   local groups_x = math.min(ceil_div(columns, x), MOST_ITEMS // x)
   local groups_y = math.min(ceil_div(rows, y), MOST_ITEMS // y)
   return { x * groups_x, y * groups_y }, { x, y }

@@ -7,24 +7,16 @@
 -- @classmod tensor
 
 local Tensor = require "clalloc.tensor.type"
-local context = require "clalloc.tensor.context"
 local dtype = require "clalloc.tensor.dtype"
 local expression = require "clalloc.tensor.expression"
 local fault = require "clalloc.tensor.fault"
+local fold = require "clalloc.tensor.fold"
 local layout = require "clalloc.tensor.layout"
-local loops = require "clalloc.tensor.loops"
 local ops = require "clalloc.tensor.ops"
 local shape = require "clalloc.tensor.shape"
 local storage = require "clalloc.tensor.storage"
 
 local methods = Tensor.methods
-
--- Partial results in a run of one item: enough for the compiler to use vector instructions without changing the order
--- of additions.
-local LANES = 32
--- Elements of a row worth an item of its own.
-local CUT = 16384
-local MOST_PARTS = 1024
 
 -- ---- What is reduced -----------------------------------------------------------------------------------------
 
@@ -65,82 +57,6 @@ end
 
 local greatest, least = extreme("max", ">", 1), extreme("min", "<", 2)
 
--- ---- One pass ------------------------------------------------------------------------------------------------
-
--- On a CPU: runs of LANES elements, each lane for itself, then the rest.
-local function body(own, how, kind, compute, root)
-  local function step(a, x) return how.step(kind, a, x) end
-  local one = ("{\n%s\nconst ACC x = (ACC)(%s);\n%%s\n}\n"):format(compute, root)
-  local rest = one:format(("acc = %s;"):format(step("acc", "x")))
-  if not own.takes_runs then return ("LOOP(j, columns, 0) %s"):format(rest) end
-  return ([[
-const INDEX run = (columns + (INDEX)get_global_size(0) - 1) / (INDEX)get_global_size(0);
-INDEX at = (INDEX)get_global_id(0) * run;
-const INDEX end = min(at + run, columns);
-if (end - at >= %d) {
-  ACC lanes[%d];
-  for (int l = 0; l < %d; l++) lanes[l] = %s;
-  for (; at + %d <= end; at += %d)
-    for (int l = 0; l < %d; l++) { const INDEX j = at + l; %s }
-  for (int l = 0; l < %d; l++) { const ACC x = lanes[l]; acc = %s; }
-}
-for (; at < end; at++) { const INDEX j = at; %s }
-]]):format(LANES, LANES, LANES, how.first(kind), LANES, LANES, LANES,
-    one:format(("lanes[l] = %s;"):format(step("lanes[l]", "x"))), LANES, step("acc", "x"), rest)
-end
-
-local function source(own, how, partial, node, walk, out)
-  local params = { ("global %s *out_data"):format(out.c) }
-  local names = loops.names(node)
-  for i, view in ipairs(node.leaves) do loops.declare(params, names[i], view.kind, walk, i, true) end
-  loops.declare_rest(params, node, walk)
-  local compute, root = loops.compute(node, walk, 0)
-  local head, options = loops.head(own, node, walk)
-  if partial == dtype.f64 then options = "" end
-  return ([[
-%s
-#define ACC %s
-kernel void run(%s) {
-LOOP(row, rows, 1) {
-%s
-ACC acc = %s;
-%s
-out_data[(size_t)row * get_global_size(0) + get_global_id(0)] = %s;
-}}
-]]):format(head, partial.c, table.concat(params, ", "), loops.rows(names, walk), how.first(partial),
-    body(own, how, partial, compute, root), dtype.convert(partial, out, "acc")), options
-end
-
--- Items of work along a row, and rows, with their groups.
-local function grid(own, walk, columns)
-  local want = own.takes_runs and own.units * 4 or MOST_PARTS
-  local parts = math.max(1, math.min(columns // CUT, want // math.min(walk.rows, want), MOST_PARTS))
-  if own.takes_runs then
-    return { parts, math.min(walk.rows, math.max(1, math.min(want, walk.rows * columns // 4096))) }, { 1, 1 }
-  end
-  local size, group = loops.grid(own, 1, walk.rows)
-  local rows_each = (walk.rows + size[2] - 1) // size[2]
-  local needed = columns // (own.most_steps // rows_each - 1) + 1
-  return { math.max(parts, needed), size[2] }, { 1, group[2] }
-end
-
--- Reduces the inner loop of a walk; gives a view of rows x parts.
-local function pass(what, how, node, own, partial, result, walk, columns)
-  local size, group = grid(own, walk, columns)
-  local parts = size[1]
-  local kind = parts > 1 and partial or result
-  local out = Tensor.room(what, own, kind, { walk.rows, parts }, walk.rows * parts)
-  local key = ("%s %s %s %s"):format(how.name, partial.name, kind.name, walk.key)
-  local kernel = context.kernel(own, node.form, how, key, what, source, how, partial, node, walk, kind)
-  local args, n = loops.take_args(kernel), 1
-  args[1] = out.storage.buffer
-  for i, view in ipairs(node.leaves) do n = loops.pass(args, n, view, walk, i) end
-  loops.pass_rest(args, n, node, walk, columns)
-  args.size, args.group = size, loops.fit_group(kernel, group)
-  loops.launch(own, what, kernel, args, out, node.leaves)
-  return out
-end
-
 -- ---- All passes ----------------------------------------------------------------------------------------------
 
 local function as_node(x)
@@ -150,7 +66,7 @@ end
 -- Reduces a view of rows x parts until one part is left.
 local function finish(what, how, view, own, partial, result)
   while view.sizes[2] > 1 do
-    local next_view = pass(what, how, as_node(view), own, partial, result,
+    local next_view = fold.pass(what, how, as_node(view), own, partial, result,
       layout.reduction(view.sizes, view.count, { view }, 2))
     storage.close(view.storage)
     view = next_view
@@ -161,13 +77,13 @@ end
 -- Over everything: dimension by dimension, as far as they do not merge.
 local function over_all(what, how, node, sizes, count, own, partial, result)
   local walk, columns = layout.reduction(sizes, count, node.leaves)
-  local view = pass(what, how, node, own, partial, walk.rows > 1 and partial or result, walk, columns)
+  local view = fold.pass(what, how, node, own, partial, walk.rows > 1 and partial or result, walk, columns)
   if walk.rows > 1 then view.sizes, view.strides = { 1, view.count }, { view.count, 1 } end
   return finish(what, how, view, own, partial, result)
 end
 
 local function over_one(what, how, node, sizes, count, d, own, partial, result)
-  local view = pass(what, how, node, own, partial, result, layout.reduction(sizes, count, node.leaves, d))
+  local view = fold.pass(what, how, node, own, partial, result, layout.reduction(sizes, count, node.leaves, d))
   return finish(what, how, view, own, partial, result)
 end
 
