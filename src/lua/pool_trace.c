@@ -28,12 +28,13 @@ enum column { ADDRESS, SIZE, BLOCK, STREAM, TIME, THREAD, COLUMNS };
 static const char *const column_names[] = {"address", "size", "block", "stream", "time_us", "thread"};
 
 static lua_Integer cell(const cla_pool *p, const cla_trace *t, const cla_trace_event *e, enum column column) {
+  const uint64_t time_us = t->start_us + e->time_ns / 1000;
   switch (column) {
   case ADDRESS: return (lua_Integer)e->address;
   case SIZE: return (lua_Integer)e->size;
   case BLOCK: return (lua_Integer)e->block_size;
   case STREAM: return stream_number(p, e->stream);
-  case TIME: return (lua_Integer)(t->start_us + e->time_ns / 1000);
+  case TIME: return (lua_Integer)time_us;
   default: return e->thread;
   }
 }
@@ -64,8 +65,9 @@ static void push_column(lua_State *L, const cla_block_info *b, size_t n, const c
   static const char *const states[] = {"active_allocated", "inactive", "active_pending_free"};
   lua_createtable(L, (int)n, 0);
   for (size_t i = 0; i < n; i++) {
+    const uintptr_t address = (uintptr_t)b[i].segment_address + b[i].offset;
     switch (name[0]) {
-    case 'a': lua_pushinteger(L, (lua_Integer)((uintptr_t)b[i].segment_address + b[i].offset)); break;
+    case 'a': lua_pushinteger(L, (lua_Integer)address); break;
     case 'r': lua_pushinteger(L, (lua_Integer)b[i].requested); break;
     case 's': /* size, state */
       if (name[1] == 'i') lua_pushinteger(L, (lua_Integer)b[i].size);

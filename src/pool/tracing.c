@@ -66,13 +66,20 @@ cla_status cla_pool_trace_read(cla_pool *p, cla_trace *out) {
   if (status) return status;
   const cla_ring *r = p->ring;
   cla_block_info *now = NULL;
+  const cla_block_info *blocks = NULL;
   size_t nblocks = 0;
-  if (!r) status = never_recorded();
-  else if (r->blocks) nblocks = r->nblocks;
-  else status = cla__pool_copy_blocks(p, &now, &nblocks);
-  if (!status) {
+  if (!r) {
+    status = never_recorded();
+  } else if (r->blocks) {
+    blocks = r->blocks;
+    nblocks = r->nblocks;
+  } else {
+    status = cla__pool_copy_blocks(p, &now, &nblocks);
+    blocks = now;
+  }
+  if (!status && r) {
     const size_t fit = nblocks < out->blocks_room ? nblocks : out->blocks_room;
-    if (fit) memcpy(out->blocks, now ? now : r->blocks, fit * sizeof *out->blocks);
+    if (fit && blocks) memcpy(out->blocks, blocks, fit * sizeof *out->blocks);
     out->nblocks = nblocks;
     out->nevents = cla__ring_copy(r, out->events, out->events_room);
     out->nlost = r->count - out->nevents;
