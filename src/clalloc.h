@@ -279,6 +279,29 @@ CLA_API cla_status cla_host_reset_peaks(cla_host *);
 CLA_API cla_status cla_host_set_limits(cla_host *, size_t max_cached, size_t max_block);
 CLA_API cla_status cla_host_check(cla_host *);
 
+/* ---- Plans: offsets for allocations whose lifetimes are known ---- */
+
+typedef struct cla_lifetime {
+  uint64_t lower, upper; /* lives in [lower, upper), in any unit; lower < upper */
+  uint64_t nbytes;
+} cla_lifetime;
+typedef struct cla_plan_options {
+  uint64_t align; /* offsets are multiples of it: a power of two; 0: 512 */
+  double seconds; /* of search for a lower plan, when trying orders has not reached the floor; 0: none */
+  uint64_t steps; /* the search's steps at most: for a result that does not depend on time; 0: no such bound */
+} cla_plan_options;
+typedef struct cla_plan_result {
+  uint64_t nbytes;        /* the plan's height: every block ends at or below it */
+  uint64_t floor;         /* the most bytes live at once, rounded to the alignment: floor <= nbytes */
+  uint64_t orders, steps; /* that were tried */
+} cla_plan_result;
+/* Offsets at which no two blocks that live at once overlap, in time about n * (live at once). NULL options: none set.
+ * The plan is verified before it is returned. */
+CLA_API cla_status cla_plan(const cla_lifetime *blocks, size_t n, const cla_plan_options *options, uint64_t *offsets,
+                            cla_plan_result *result);
+/* CLA_OK, or CLA_E_INVALID naming two blocks that live at once and overlap, or one that is misaligned. */
+CLA_API cla_status cla_plan_check(const cla_lifetime *blocks, size_t n, uint64_t align, const uint64_t *offsets);
+
 /* ---- Inspect ---- */
 
 typedef struct cla_device_info {
