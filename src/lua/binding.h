@@ -305,6 +305,7 @@ int cla_lua_debug_table(lua_State *L);       /* debug.c: pushes the table cl.deb
 int cla_lua_device(lua_State *L);   /* device.c: cl.device([selector]) */
 int cla_lua_devices(lua_State *L);  /* device.c: cl.devices() */
 int cla_lua_simulate(lua_State *L); /* sim.c: cl.simulate(opts) */
+int cla_lua_plan(lua_State *L);     /* plan.c: see there */
 int cla_lua_guard(lua_State *L);    /* guard.c: cl.guard(device or stream) */
 int cla_lua_owns(lua_State *L);     /* buffer.c: cl.owns(address) */
 int cla_lua_resolve(lua_State *L);  /* buffer.c: cl.resolve(address) */
