@@ -69,10 +69,22 @@ function cl.localmem(nbytes) end
 function cl.clock() end
 
 ---Replays a trace through a pool and says what it cost.
+---
+---With `policies`, through a pool for each of them; the result is a list that prints as a table.
 ---@param trace clalloc.trace
 ---@param options? clalloc.replay_options
----@return clalloc.replay_result result printing it gives a table
+---@return clalloc.replay_result|clalloc.replay_comparison result
 function cl.replay(trace, options) end
+
+---Plans a trace: an offset for every allocation, so that no two that live at once overlap.
+---
+---Blocks of different streams share no memory: each stream has an area of its own.
+---@param trace clalloc.trace
+---@param options? clalloc.plan_options
+---@return clalloc.plan? plan
+---@return string? message
+---@return string? code
+function cl.plan(trace, options) end
 
 ---Prints what there is, or what a thing can do.
 ---
@@ -910,20 +922,28 @@ function recorder:finish(name) end
 ---Options of `cl.replay`.
 ---@class clalloc.replay_options
 ---@field device? clalloc.device simulated or real; otherwise the default one
----@field policy? clalloc.policy_table|"caching"|"direct"
+---@field policy? clalloc.replay_policy otherwise "caching"
+---@field policies? clalloc.replay_policy[] to be compared, in place of one
 ---@field limit? integer of the pool
 ---@field pool? clalloc.pool in place of a new one
 ---@field touch? boolean fill every allocation; otherwise on real devices only
----@field streams? clalloc.stream[] for the trace's streams 1, 2, ...
+---@field streams? clalloc.stream[]|integer for the trace's streams 1, 2, ...; or deal allocations out to so many
+---@field details? boolean what the peak was made of, and what `plot` draws: further passes
+---@field fit? boolean find the smallest limit at which everything succeeds: further passes
+---@field driver_cost? number|clalloc.device seconds of a driver call, or where to measure it
 ---@field progress? fun(done: integer, total: integer) called about a hundred times
 
----What `cl.replay` gives.
+---A policy, its name, or a function that makes one for each pass, given trace and device.
+---@alias clalloc.replay_policy string|clalloc.policy_table|fun(trace: clalloc.trace, device: clalloc.device): clalloc.policy_table
+
+---What `cl.replay` gives; printing it gives a list.
 ---@class clalloc.replay_result
 ---@field name string
 ---@field policy string
 ---@field device string
 ---@field operations integer
 ---@field driver_calls integer allocations and frees asked of the driver
+---@field driver_seconds? number estimated for them; with `driver_cost`
 ---@field peak_live integer bytes asked for
 ---@field peak_reserved integer bytes from the driver
 ---@field ratio number reserved / live; 1 wastes nothing
@@ -931,6 +951,74 @@ function recorder:finish(name) end
 ---@field ns_per_op number
 ---@field failed integer allocations
 ---@field first_failure? string
+---@field internal_waste? number share of the active bytes nobody asked for, at the peak of reserved; with `details`
+---@field external_fragmentation? number share of the reserved bytes that lay free when it grew to its peak; with `details`
+---@field peak_operation? integer after which most was reserved; with `details`
+---@field points? clalloc.replay_point[] at most 1,000; with `details`
+---@field segments? clalloc.segment[] at the peak; with `details`
+---@field smallest_limit? integer|false bytes; false: none found; with `fit`
+local replay_result = {}
+
+---Draws bytes over time and the segments at the peak as an SVG picture. Needs gnuplot, and `details`.
+---@param path string
+---@return boolean? done
+---@return string? message
+---@return string? code
+function replay_result:plot(path) end
+
+---What `cl.replay` gives for several policies: a list of results; printing it gives a table.
+---@class clalloc.replay_comparison
+local replay_comparison = {}
+
+---Draws all of them side by side, on the same scales.
+---@param path string
+---@return boolean? done
+---@return string? message
+---@return string? code
+function replay_comparison:plot(path) end
+
+---Bytes after an operation.
+---@class clalloc.replay_point
+---@field operation integer
+---@field reserved integer
+---@field active integer
+---@field requested integer
+
+---Options of `cl.plan`.
+---@class clalloc.plan_options
+---@field align? integer offsets are multiples of it: a power of two; 512
+---@field seconds? number of search for a lower plan, after the usual orders; 0
+---@field steps? integer of search at most
+---@field repeats? boolean the trace is one round of a loop: what is not freed in it lives all the time
+
+---A plan: where each allocation of a trace goes. Lists count allocations in program order.
+---@class clalloc.plan
+---@field name string of the trace
+---@field nbytes integer bytes that it takes
+---@field peak_live integer the most bytes live at once, as asked for
+---@field ratio number nbytes / peak_live
+---@field floor integer the most bytes live at once on each stream, rounded up: no plan is lower
+---@field align integer
+---@field blocks integer allocations
+---@field streams integer
+---@field orders integer that were tried
+---@field steps integer of search
+---@field offset integer[] bytes
+---@field size integer[] as asked for
+---@field stream integer[]
+---@field lower integer[] operation that allocates it
+---@field upper integer[] operation that frees it
+---@field areas clalloc.plan_area[] of the streams, from 0
+local plan = {}
+
+---Checks that no two blocks that live at once overlap; raises naming two that do.
+---@return boolean
+function plan:check() end
+
+---The part of a plan that is a stream's own.
+---@class clalloc.plan_area
+---@field offset integer bytes
+---@field nbytes integer
 
 -- ---- For tests -----------------------------------------------------------------------------------------------
 

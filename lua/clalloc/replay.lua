@@ -107,10 +107,10 @@ end
 
 -- ---- Passes ----------------------------------------------------------------------------------------------------
 
--- Each pass starts without the garbage of the one before: collecting it would count in the pool as frees.
-local function open(job, make, limit)
+-- Only the timed pass touches memory: the others are about figures that do not depend on it.
+local function open(job, make, limit, touch)
   return pass.open(job.trace, job.device, {
-    pool = job.pool, policy = make and make(), limit = limit, streams = job.streams, touch = job.touch,
+    pool = job.pool, policy = make and make(), limit = limit, streams = job.streams, touch = touch,
   })
 end
 
@@ -127,7 +127,7 @@ end
 local function driver_calls(stats) return stats.driver_allocs + stats.driver_frees end
 
 local function timed(job, make)
-  local self <close> = open(job, make, job.limit)
+  local self <close> = open(job, make, job.limit, job.touch)
   local now = require "clalloc.core".clock
   local before, start = self.pool:stats(), now()
   run_all(self, job.progress)

@@ -13,12 +13,21 @@ local function quoted(text)
   return '"' .. text:gsub('[%c"\\]', " "):gsub("[_^{}@&~]", "\\\\%0") .. '"'
 end
 
--- The unit in which the largest figure has one to four digits.
-local function unit_for(results)
-  local most, i, divisor = 1, 1, 1
-  for _, r in ipairs(results) do most = math.max(most, r.peak_reserved) end
-  while most / divisor >= 1024 and i < #UNITS do i, divisor = i + 1, divisor * 1024 end
-  return UNITS[i], divisor, most / divisor
+-- The unit in which so many bytes have one to four digits: its name, its bytes, the figure in it.
+local function unit_for(nbytes)
+  local i, divisor = 1, 1
+  while nbytes / divisor >= 1024 and i < #UNITS do i, divisor = i + 1, divisor * 1024 end
+  return { name = UNITS[i], bytes = divisor, most = nbytes / divisor }
+end
+
+-- One scale for time and one for segments, the same in every column.
+local function scales_of(results)
+  local reserved, segment = 1, 1
+  for _, r in ipairs(results) do
+    reserved = math.max(reserved, r.peak_reserved)
+    for _, one in ipairs(r.segments) do segment = math.max(segment, one.size) end
+  end
+  return unit_for(reserved), unit_for(segment)
 end
 
 local function add_points(lines, name, points, divisor)
@@ -74,13 +83,13 @@ local function add_map(lines, name, rows, divisor)
   end
 end
 
-local function draw_time(lines, i, r, unit, most)
+local function draw_time(lines, i, r, scale)
   local function add(format, ...) lines[#lines + 1] = format:format(...) end
   add("set title %s", quoted(("%s, %s: %.4f of the live peak, %d driver calls"):format(r.name, r.policy, r.ratio,
     r.driver_calls)))
-  add("set key top left opaque\nset xlabel 'operations'\nset ylabel %s", quoted(unit))
-  add("set xrange [0:%d]\nset yrange [0:%.9g]\nset ytics auto", math.max(1, r.operations), most * 1.25)
-  add("set arrow 1 from %d, graph 0 to %d, graph 0.78 nohead dashtype 3 linecolor rgb '#888888'", r.peak_operation,
+  add("set key inside top right horizontal noopaque\nset xlabel 'operations'\nset ylabel '%s'", scale.name)
+  add("set xrange [0:%d]\nset yrange [0:%.9g]\nset ytics auto", math.max(1, r.operations), scale.most * 1.2)
+  add("set arrow 1 from %d, graph 0 to %d, graph 0.86 nohead dashtype 3 linecolor rgb '#888888'", r.peak_operation,
     r.peak_operation)
   add("plot $time%d using 1:2 with steps linewidth 2 linecolor rgb '#a03030' title 'reserved', \\", i)
   add("  '' using 1:3 with steps linewidth 1 linecolor rgb '%s' title 'active', \\", COLOURS.active)
@@ -88,46 +97,38 @@ local function draw_time(lines, i, r, unit, most)
   add("unset arrow 1")
 end
 
-local function draw_map(lines, i, r, rows, unit, widest)
+local BOXES = "$map%d_%s using 1:2:3:4:5:6 with boxxyerror fillcolor rgb '%s' linewidth 0.2 title '%s'"
+
+local function draw_map(lines, i, r, rows, scale)
   local function add(format, ...) lines[#lines + 1] = format:format(...) end
   local shown = #rows < #r.segments and (", the largest %d of %d"):format(#rows, #r.segments) or ""
   add("set title %s", quoted(("segments at the peak, after operation %d%s"):format(r.peak_operation, shown)))
-  add("set xlabel %s\nset ylabel 'segment'\nset ytics 1, %d", quoted("offset, " .. unit), math.max(1, #rows // 8))
-  add("set xrange [0:%.9g]\nset yrange [%g:0]\nset key outside bottom center horizontal", widest, #rows + 1)
+  add("set xlabel 'offset, %s'\nset ylabel 'segment'\nset ytics 1, %d", scale.name, math.max(1, #rows // 8))
+  add("set xrange [0:%.9g]\nset yrange [%g:0]\nset key inside bottom right horizontal", scale.most,
+    1 + #rows * 1.1 + 0.2)
   local parts = {}
   for n, state in ipairs { "free", "active", "held" } do
-    parts[n] = ("$map%d_%s using 1:2:3:4:5:6 with boxxyerror fillcolor rgb '%s' linecolor rgb '#ffffff' linewidth 0.3 title '%s'")
-      :format(i, state, COLOURS[state], state)
+    parts[n] = BOXES:format(i, state, COLOURS[state], state)
   end
   add("plot %s", table.concat(parts, ", "))
 end
 
--- Bytes of the largest segment of all, in units; the same scale for every column.
-local function widest_of(results, divisor)
-  local most = 0
-  for _, r in ipairs(results) do
-    for _, segment in ipairs(r.segments) do most = math.max(most, segment.size) end
-  end
-  return math.max(most, 1) / divisor
-end
-
 --- What gnuplot is told.
 function plot.script(results, path)
-  local unit, divisor, most = unit_for(results)
-  local widest = widest_of(results, divisor)
+  local over_time, of_segments = scales_of(results)
   local lines = {
     ("set terminal svg size %d,%d dynamic enhanced background rgb 'white' font 'sans,12'"):format(
       COLUMN_WIDTH * #results, HEIGHT),
     "set output '" .. path:gsub("'", "''") .. "'",
     ("set multiplot layout 2,%d columnsfirst"):format(#results),
-    "set style fill solid noborder", "set grid", "set border 3", "set tics nomirror out",
+    "set style fill solid border rgb '#ffffff'", "set grid", "set border 3", "set tics nomirror out",
   }
   for i, r in ipairs(results) do
     local rows = rows_of(r.segments)
-    add_points(lines, "time" .. i, r.points, divisor)
-    add_map(lines, "map" .. i, rows, divisor)
-    draw_time(lines, i, r, unit, most)
-    draw_map(lines, i, r, rows, unit, widest)
+    add_points(lines, "time" .. i, r.points, over_time.bytes)
+    add_map(lines, "map" .. i, rows, of_segments.bytes)
+    draw_time(lines, i, r, over_time)
+    draw_map(lines, i, r, rows, of_segments)
   end
   lines[#lines + 1] = "unset multiplot"
   lines[#lines + 1] = "set output"
