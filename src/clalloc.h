@@ -296,7 +296,8 @@ typedef struct cla_plan_result {
   uint64_t orders, steps; /* that were tried */
 } cla_plan_result;
 /* Offsets at which no two blocks that live at once overlap, in time about n * (live at once). NULL options: none set.
- * The plan is verified before it is returned. */
+ * The plan is verified before it is returned. CLA_E_INVALID: no blocks, one that never lives, an alignment that is none.
+ * `result` may be NULL. Needs no device. */
 CLA_API cla_status cla_plan(const cla_lifetime *blocks, size_t n, const cla_plan_options *options, uint64_t *offsets,
                             cla_plan_result *result);
 /* CLA_OK, or CLA_E_INVALID naming two blocks that live at once and overlap, or one that is misaligned. */

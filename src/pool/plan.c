@@ -84,10 +84,11 @@ static bool make_room(cla_planner *p) {
   return p->caller && p->until && p->size && p->offset && p->chunk_of && p->place_of && p->chunks && p->sequence;
 }
 
-static cla_status check_blocks(const cla_lifetime *blocks, size_t n, uint64_t align) {
+static cla_status check_blocks(const cla_lifetime *blocks, size_t n, uint64_t align, const uint64_t *offsets) {
   if (!n || n > UINT32_MAX / 2) return cla__error(CLA_E_INVALID, "plan: %zu blocks, not 1 to 2^31", n);
-  if (!align || align & (align - 1))
-    return cla__error(CLA_E_INVALID, "plan: align %" PRIu64 " is no power of two", align);
+  if (!blocks || !offsets) return cla__error(CLA_E_INVALID, "plan: no %s", blocks ? "place for offsets" : "blocks");
+  if (!align || align & (align - 1) || align > UINT64_MAX / 8)
+    return cla__error(CLA_E_INVALID, "plan: align %" PRIu64 " is no power of two below 2^62", align);
   uint64_t total = 0;
   for (size_t i = 0; i < n; i++) {
     const cla_lifetime *b = &blocks[i];
@@ -331,7 +332,7 @@ static cla_status check_offsets(const cla_lifetime *blocks, size_t n, uint64_t a
 }
 
 cla_status cla_plan_check(const cla_lifetime *blocks, size_t n, uint64_t align, const uint64_t *offsets) {
-  cla_status status = check_blocks(blocks, n, align);
+  cla_status status = check_blocks(blocks, n, align, offsets);
   return status ? status : check_offsets(blocks, n, align, offsets);
 }
 
@@ -344,15 +345,17 @@ cla_status cla_plan(const cla_lifetime *blocks, size_t n, const cla_plan_options
   const cla_plan_options none = {0};
   if (!options) options = &none;
   uint64_t align = options->align ? options->align : DEFAULT_ALIGN;
-  cla_status status = check_blocks(blocks, n, align);
+  cla_status status = check_blocks(blocks, n, align, offsets);
   if (status) return status;
   cla_planner p;
+  cla_plan_result found;
   uint64_t *best = malloc(n * sizeof *best);
   status = cla__planner_open(&p, blocks, n, align);
   if (!best) status = cla__error(CLA_E_NOMEM, "plan: no host memory for %zu blocks", n);
-  if (!status) status = cla__plan_search(&p, options, best, result);
+  if (!status) status = cla__plan_search(&p, options, best, &found);
   for (size_t i = 0; i < n && !status; i++) offsets[p.caller[i]] = best[i];
   if (!status) status = check_offsets(blocks, n, align, offsets);
+  if (!status && result) *result = found;
   cla__planner_close(&p);
   free(best);
   return status;
