@@ -134,6 +134,7 @@ function Plan:check()
   for k = 1, self.blocks do
     local area = self.areas[self.stream[k]]
     local offset, nbytes = self.offset[k], math.max(self.size[k], 1)
+    if math.type(offset) ~= "integer" then error(("plan: block %d at %s"):format(k, tostring(offset)), 2) end
     if not (offset >= area.offset and offset + nbytes <= area.offset + area.nbytes) then
       error(("plan: block %d at %d of %d bytes: not inside its stream's area, %d bytes at %d"):format(k, offset, nbytes,
         area.nbytes, area.offset), 2)
@@ -141,7 +142,9 @@ function Plan:check()
   end
   if self.blocks == 0 then return true end
   local ok, message = plan_offsets(self.lower, self.upper, self.size, self.align, self.offset)
-  return ok or error(message, 2)
+  if ok then return true end
+  message = message:gsub("block (%d+)", function(n) return ("block %d"):format(n + 1) end) -- C counts from 0
+  error(message, 2)
 end
 
 function Plan:__tostring()
