@@ -90,19 +90,116 @@ CLA_API void cla_stream_retain(cla_stream *);
 /* Pools keep what they need of a released stream until its commands are complete. */
 CLA_API void cla_stream_release(cla_stream *);
 
+/* ---- Policies: a set of decisions ----
+ *
+ * round   the block size for a request
+ * fit     which free block serves it, and where in it, or that memory is to be got instead
+ * split   how much of the block is cut off for it
+ * grow    how large a segment is asked of the driver
+ * keep    whether a segment that has become wholly free stays with the pool
+ * oom     asked last, when nothing else gave memory: free something, raise the limit, and say "again"
+ *
+ * Each is decided by the parameters of cla_policy, or by a function of cla_decisions where there is one. */
+
+/* What a decision is about; sizes in bytes, all as of the moment before the call. */
+typedef struct cla_request {
+  cla_pool *pool;   /* borrowed */
+  size_t nbytes;    /* asked for; 0 in `keep` */
+  size_t size;      /* rounded: a block of at least this size is needed; in `keep`, of the segment */
+  uint64_t segment; /* in `keep`: its number */
+  uint64_t stream;  /* id of the stream that asks; 0: none */
+  uint64_t active, requested, cached, held, reserved, peak_reserved, limit;
+  uint64_t alike; /* live allocations of about this size */
+} cla_request;
+
+/* A free block that is large enough. */
+typedef struct cla_candidate {
+  uint64_t segment;    /* number, ascending in the order they were made */
+  size_t segment_size; /* size == segment_size: the whole segment is free */
+  size_t offset, size;
+  uint64_t stream; /* whose it is; 0: nobody's. Not the one that asks: that stream's commands are done with it */
+  uint64_t age;    /* commands given to its stream since it was freed */
+} cla_candidate;
+
+typedef enum cla_choice {
+  CLA_CHOOSE_DEFAULT, /* as without the function */
+  CLA_CHOOSE_BLOCK,   /* the free block that begins at this place; `split` cuts it */
+  CLA_CHOOSE_PLACE,   /* exactly here, inside one free block */
+  CLA_CHOOSE_MORE,    /* none of these: the next candidates. Without any more: CLA_CHOOSE_GROW */
+  CLA_CHOOSE_GROW     /* a new segment */
+} cla_choice;
+typedef struct cla_fit {
+  cla_choice choice;
+  uint64_t segment; /* of CLA_CHOOSE_BLOCK and _PLACE */
+  size_t offset;
+  bool may_miss;        /* a place that is not free is no error, but means `otherwise`: */
+  cla_choice otherwise; /* CLA_CHOOSE_DEFAULT or _GROW */
+} cla_fit;
+
+/* What happened, for those who count; see `note`. */
+typedef enum cla_happening { CLA_NOTE_ALLOC, CLA_NOTE_FREE, CLA_NOTE_FAIL } cla_happening;
+typedef struct cla_note {
+  cla_happening what;
+  void *address; /* NULL: CLA_NOTE_FAIL */
+  size_t nbytes, size;
+  uint64_t segment; /* number */
+  size_t offset;    /* in it */
+  uint64_t stream;  /* id */
+} cla_note;
+
+/* Functions of a program's own, any of them NULL. They are called without locks on the thread that allocates or frees,
+ * with the default answer in place: leaving it there decides nothing. What the pool looked like before the call is
+ * checked again after it: an answer that has become impossible meanwhile is asked for again, three times at most, then
+ * the default counts. A status other than CLA_OK fails the allocation with the status and message that the function
+ * left by cla_decision_error; the pool is as it was before. A function must not allocate from the pool that asks
+ * (CLA_E_BUSY); it may free in it, trim it, and close it. */
+typedef struct cla_decisions {
+  void *arg;
+  void (*release)(void *arg); /* the pool is gone, and nothing is called any more */
+  /* *is_fixed: requests of nbytes get this size from now on, and the function is not called for them again. */
+  cla_status (*round)(void *arg, size_t nbytes, size_t *size, bool *is_fixed);
+  /* Best first: the stream's own, smallest and lowest first, then those of others. */
+  cla_status (*fit)(void *arg, const cla_request *, const cla_candidate *, size_t ncandidates, cla_fit *answer);
+  cla_status (*split)(void *arg, const cla_request *, const cla_candidate *block, size_t *size);
+  /* `refused`: bytes that the driver or the limit has just refused, or 0. Answers above what the device gives in one
+   * allocation mean that. After a refusal a smaller answer is tried, another one ends the asking. */
+  cla_status (*grow)(void *arg, const cla_request *, size_t refused, size_t *nbytes);
+  bool (*keep)(void *arg, const cla_request *);
+  cla_status (*oom)(void *arg, const cla_request *, unsigned times_asked, bool *again);
+  /* Before an allocation is tried: CLA_E_LIMIT or CLA_E_NOMEM is treated as running out of memory, others fail it. */
+  cla_status (*admit)(void *arg, const cla_request *);
+  /* After it, after a failure and after a free. CLA_NOTE_ALLOC with a status but CLA_OK undoes the allocation. */
+  cla_status (*note)(void *arg, const cla_note *);
+} cla_decisions;
+/* Leaves a message for cla_last_error() and returns the status. */
+CLA_API cla_status cla_decision_error(cla_status, const char *message);
+/* A rounding function: up to a power of two. */
+CLA_API cla_status cla_round_power_of_two(void *arg, size_t nbytes, size_t *size, bool *is_fixed);
+
+typedef enum cla_keeping {
+  CLA_KEEP_PEAK,   /* wholly free segments stay, but go before more is reserved than ever before */
+  CLA_KEEP_ALWAYS, /* they stay until memory runs out, or a trim */
+  CLA_KEEP_NEVER   /* they go at once */
+} cla_keeping;
+
 /* A policy's parameters; bytes unless said otherwise. cla_policy_caching() and cla_policy_direct() fill in the
  * defaults, whose reasons stand in src/pool/policy.c. */
 typedef struct cla_policy {
-  const char *name;    /* shown in messages and statistics; not copied */
+  const char *name;    /* shown in messages and statistics; copied, at most 63 characters */
   size_t align;        /* block sizes and offsets are multiples of it, and of the device's own alignment */
-  size_t grain;        /* segments are multiples of it */
+  size_t round_to;     /* round: sizes are multiples of it, too; 0: of the alignment alone */
+  size_t grain;        /* grow: segments are multiples of it */
+  size_t grow_by;      /* grow: a segment has this size, or the request's when that is more; 0: the rules below */
   size_t growth_min;   /* a new segment is sized for at least this much ... */
   size_t growth_max;   /* ... and at most this much, from half of what is reserved */
   size_t growth_share; /* 1/share of the reserved bytes, when that is more, up to growth_cap */
   size_t growth_cap;   /* the cap of growth_share */
-  size_t max_split;    /* blocks above it are neither split nor handed to smaller requests; 0: no limit */
+  size_t max_split;    /* split: blocks above it are neither split nor handed to smaller requests; 0: no limit */
+  bool splits;         /* split: false: blocks go out whole */
+  bool exact;          /* fit: only a block of exactly the rounded size */
+  bool exclusive;      /* grow: the program has the device to itself: large segments once half of the limit is taken */
   bool caches;         /* false: every allocation is its own segment, given back when freed */
-  bool keeps_peak;     /* give wholly free segments back before reserving more than ever before */
+  cla_keeping keep;
 } cla_policy;
 CLA_API cla_policy cla_policy_caching(void);
 CLA_API cla_policy cla_policy_direct(void);
@@ -113,8 +210,9 @@ enum {
 };
 typedef struct cla_pool_options {
   cla_policy policy;
-  size_t limit;   /* most reserved bytes; 0: 7/8 of the device's memory */
-  unsigned flags; /* CLA_POOL_... */
+  size_t limit;                   /* most reserved bytes; 0: 7/8 of the device's memory */
+  unsigned flags;                 /* CLA_POOL_... */
+  const cla_decisions *decisions; /* NULL: none; copied. Released with the pool, not when making it fails */
 } cla_pool_options;
 CLA_API cla_status cla_pool_create(cla_device *, const cla_policy *, cla_pool **out); /* NULL: cla_policy_caching() */
 CLA_API cla_status cla_pool_create_with(cla_device *, const cla_pool_options *, cla_pool **out);

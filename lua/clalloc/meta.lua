@@ -253,7 +253,7 @@ function device:close() end
 
 ---Options of `dev:pool`.
 ---@class clalloc.pool_options
----@field policy? clalloc.policy_table|"caching"|"direct"
+---@field policy? clalloc.policy_table|string a policy, or the name of one in `cl.policy`
 ---@field limit? integer most bytes reserved; otherwise 7/8 of the device's memory
 ---@field svm? boolean shared virtual memory: addresses are valid on the host
 ---@field commit? boolean false: leave backing of new segments to the driver's first use
@@ -821,6 +821,10 @@ local localmem = {}
 -- ---- Policies ------------------------------------------------------------------------------------------------
 
 ---Policies: how a pool cuts, keeps and gets its memory.
+---
+---A policy is a table of decisions, each a constant, a name or a function; what is left out is as in `caching`.
+---`limit`, `track`, `log`, `fail_after`, `fail_if`, `statistics` and `on_oom` take a policy, a table or a name, and give
+---a policy around it; they are methods of policies, too: `cl.policy.torch():limit(n):track()`.
 ---@class clalloc.policy
 cl.policy = {}
 
@@ -834,9 +838,87 @@ function cl.policy.caching(parameters) end
 ---@return clalloc.policy_table
 function cl.policy.direct(parameters) end
 
----The parameters of a policy, in bytes unless said otherwise.
+---The rules of PyTorch's caching allocator: two pools, segments of 2 and of 20 MiB.
+---@param parameters? clalloc.policy_table those that differ
+---@return clalloc.policy_table
+function cl.policy.torch(parameters) end
+
+---A pool that grows by doubling, as RAPIDS' does, and never shrinks.
+---@param parameters? table those that differ, and `initial`: bytes of the first segment, 256 MiB
+---@return clalloc.policy_table
+function cl.policy.rmm(parameters) end
+
+---Sixteen sizes a power of two; freed blocks stay whole for their size, as in PyOpenCL's pool.
+---@param parameters? clalloc.policy_table those that differ
+---@return clalloc.policy_table
+function cl.policy.bins(parameters) end
+
+---Addresses only ascend; all is free again when nothing of the stream is live any more.
+---@param parameters? table those that differ, and `chunk`: bytes of a segment, 64 MiB
+---@return clalloc.policy_table
+function cl.policy.arena(parameters) end
+
+---Blocks are powers of two, at multiples of their size.
+---@param parameters? table those that differ, and `chunk`: bytes of a segment, 64 MiB
+---@return clalloc.policy_table
+function cl.policy.buddy(parameters) end
+
+---A policy from a table of decisions: checks its fields, and gives it the methods.
+---@param decisions clalloc.policy_table
+---@return clalloc.policy_table
+function cl.policy.new(decisions) end
+
+---The policy, but no more than so many bytes live at once.
+---@param policy clalloc.policy_table|string
+---@param nbytes integer
+---@return clalloc.policy_table
+function cl.policy.limit(policy, nbytes) end
+
+---The policy, and who holds what: `p:leaks()` lists live allocations with a traceback, `p:report()` sums them up.
+---@param policy clalloc.policy_table|string
+---@return clalloc.policy_table
+function cl.policy.track(policy) end
+
+---The policy, and a log of what happens in the form that RMM writes and replays.
+---@param policy clalloc.policy_table|string
+---@param path string
+---@return clalloc.policy_table? policy `p:flush()` writes what is still in memory
+---@return string? message
+---@return integer? code
+function cl.policy.log(policy, path) end
+
+---The policy, but allocations after the first n fail, as if memory had run out.
+---@param policy clalloc.policy_table|string
+---@param n integer
+---@return clalloc.policy_table
+function cl.policy.fail_after(policy, n) end
+
+---The policy, but allocations fail for whose request the function returns true.
+---@param policy clalloc.policy_table|string
+---@param fn fun(request: clalloc.policy_request): boolean?
+---@return clalloc.policy_table
+function cl.policy.fail_if(policy, fn) end
+
+---The policy, and counters that nest: `p:counters()`, `p:push()`, `p:pop()`.
+---
+---Each returns `bytes` and `allocations`, both with `value`, `peak` and `total` since the last push; `pop` adds them to
+---those below.
+---@param policy clalloc.policy_table|string
+---@return clalloc.policy_table
+function cl.policy.statistics(policy) end
+
+---The policy, and a function that is asked when memory has run out: true is another try.
+---@param policy clalloc.policy_table|string
+---@param fn fun(request: clalloc.policy_request, times: integer): boolean?
+---@return clalloc.policy_table
+function cl.policy.on_oom(policy, fn) end
+
+---The decisions and parameters of a policy, in bytes unless said otherwise.
+---
+---A function runs without locks, in protected mode, on the thread of the Lua state that made the pool, and must not
+---allocate from that pool. nil is the default's answer; an error or a senseless answer fails the allocation.
 ---@class clalloc.policy_table
----@field name? "caching"|"direct"
+---@field name? string `direct` stands for that policy's parameters, anything else for caching's
 ---@field align? integer block sizes and offsets are multiples of it
 ---@field grain? integer segments are multiples of it
 ---@field growth_min? integer a new segment is half of what is reserved, but at least this
@@ -844,6 +926,52 @@ function cl.policy.direct(parameters) end
 ---@field growth_share? integer or one part in so many of what is reserved, when that is more
 ---@field growth_cap? integer up to this
 ---@field max_split? integer larger blocks are neither split nor given to smaller requests; 0: no limit
+---@field exclusive? boolean large segments once half of the limit is reserved: the program has the device to itself
+---@field round? integer|"align"|"power_of_two"|fun(nbytes: integer): integer? the size of a block; asked once a size
+---@field fit? "best"|"exact"|fun(request: clalloc.policy_request, candidates: clalloc.policy_block[]): any, any, any
+---@field split? boolean|integer|fun(request: clalloc.policy_request, block: clalloc.policy_block): integer?
+---@field grow? integer|"share"|"request"|fun(request: clalloc.policy_request, default: integer, refused: integer?): integer?
+---@field keep? boolean|"peak"|fun(segment: clalloc.policy_request): boolean? false: a free segment goes back
+---@field oom? false|fun(request: clalloc.policy_request, times: integer): boolean? true: another try
+---@field admit? fun(request: clalloc.policy_request): boolean?, string?, string? false, message, code: it fails
+---@field note? fun(event: clalloc.policy_event) is told of every allocation, free and failure
+
+---What a decision is about; valid during the call.
+---@class clalloc.policy_request
+---@field nbytes integer asked for
+---@field size integer rounded; of the segment in `keep`
+---@field segment integer number of the segment, in `keep`
+---@field stream integer id
+---@field pool clalloc.pool
+---@field active integer bytes of live blocks
+---@field requested integer bytes asked for by them
+---@field cached integer free bytes
+---@field held integer bytes that wait for streams
+---@field reserved integer
+---@field peak_reserved integer
+---@field limit integer
+---@field alike integer live allocations of about this size
+
+---A free block, as `fit` and `split` see it.
+---@class clalloc.policy_block
+---@field segment integer number, ascending in the order they were made
+---@field segment_size integer
+---@field offset integer in the segment
+---@field size integer
+---@field whole boolean the segment has no other block
+---@field stream integer id of the owner; 0: nobody's
+---@field age integer commands given to the owner since it was freed
+
+---What `note` is told.
+---@class clalloc.policy_event
+---@field what "alloc"|"free"|"fail"
+---@field address integer
+---@field nbytes integer
+---@field size integer
+---@field segment integer
+---@field offset integer
+---@field stream integer
+---@field pool clalloc.pool
 
 -- ---- Traces --------------------------------------------------------------------------------------------------
 

@@ -155,16 +155,23 @@ static void push_names(lua_State *L, const char *const *known) {
   luaL_pushresult(&b);
 }
 
-void cla_lua_checkfields(lua_State *L, int index, const char *const *known) {
-  if (lua_isnoneornil(L, index)) return;
-  luaL_checktype(L, index, LUA_TTABLE);
+static void check_fields(lua_State *L, int index, const char *const *known, bool takes_private) {
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
-    if (lua_type(L, -2) == LUA_TSTRING && is_known(lua_tostring(L, -2), known)) continue;
+    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : NULL;
+    if (name && (is_known(name, known) || (takes_private && name[0] == '_'))) continue;
     luaL_tolstring(L, -2, NULL);
     push_names(L, known);
     cla_lua_badarg(L, index, "no option is named '%s'; there are %s", lua_tostring(L, -2), lua_tostring(L, -1));
   }
 }
+
+void cla_lua_checkfields(lua_State *L, int index, const char *const *known) {
+  if (lua_isnoneornil(L, index)) return;
+  luaL_checktype(L, index, LUA_TTABLE);
+  check_fields(L, index, known, false);
+}
+
+void cla_lua_checkpublic(lua_State *L, int index, const char *const *known) { check_fields(L, index, known, true); }
 
 /* ---- Types ------------------------------------------------------------------------------------- */
 

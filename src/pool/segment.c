@@ -133,6 +133,7 @@ cla_segment *cla__segment_releasable(cla_pool *p) {
 
 void cla__segment_unlink(cla_pool *p, cla_segment *g, cla_segment **chain) {
   cla_block *b = g->first;
+  cla__segment_decided(p, g, false);
   cla__owner_unbin(b);
   cla__table_remove(&p->blocks, b);
   b->owner->nrefs--;
