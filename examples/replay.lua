@@ -9,9 +9,8 @@
 -- row each. Compare `direct`, where every allocation goes to the driver. A row of a file that is not as it should be
 -- stops the run with file, line and reason.
 
-local USAGE = [[
-usage: replay.lua FILE... [--policy LIST] [--scale N] [--streams N] [--simulate GiB | --device SEL]
-       [--limit GiB] [--fit] [--cost US] [--plot OUT.svg] [--json] [--help] ]]
+local USAGE = "usage: replay.lua FILE... [--policy LIST] [--scale N] [--streams N] [--simulate GiB | --device SEL]\n"
+  .. "       [--limit GiB] [--fit] [--cost US] [--plot OUT.svg] [--json] [--help]"
 
 local HELP = USAGE .. [[
 
@@ -20,7 +19,7 @@ Files are PyTorch snapshots, RMM logs, lifetime CSVs (id,lower,upper,size) and l
 the format is found out from the content, and NAME.initial.csv is loaded along.
 
   --policy LIST    names, and Lua files that return a policy, or a function that makes one of (trace, device),
-                   separated by commas: caching (default), direct, planned, ./mine.lua
+                   separated by commas. Names: caching (default), direct, torch, rmm, bins, arena, buddy, planned
   --scale N        divide every size by N, rounding up
   --streams N      deal the allocations out to N streams in turn
   --simulate GiB   a simulated device of that capacity, which has no memory and needs no hardware
@@ -142,19 +141,20 @@ local function load_policy(path)
   if not chunk then stop_usage(message) end
   local ok, made = pcall(chunk)
   if not ok then stop_usage(path, ": ", tostring(made)) end
-  if type(made) ~= "table" and type(made) ~= "function" then
+  if type(made) == "function" then return made end
+  if type(made) ~= "table" then
     stop_usage(path, ": it must return a policy, or a function that makes one, and returned ", type(made))
   end
+  ok, made = pcall(cl.policy.new, made)
+  if not ok then stop_usage(path, ": ", made) end
   return made
 end
 
 local function policy_named(name)
   if is_file(name) then return load_policy(name) end
-  if type(cl.policy[name]) == "function" then return name end
-  local names = {}
-  for known, value in pairs(cl.policy) do
-    if type(value) == "function" then names[#names + 1] = known end
-  end
+  local builtin, names = require "clalloc.policies", {}
+  if builtin[name] then return name end
+  for known in pairs(builtin) do names[#names + 1] = known end
   table.sort(names)
   stop_usage(("unknown policy '%s'; there are: %s"):format(name, table.concat(names, ", ")))
 end

@@ -443,6 +443,12 @@ typedef struct cla_stats {
   uint64_t limit;
 } cla_stats;
 CLA_API cla_status cla_pool_stats(cla_pool *, cla_stats *out);
+/* Bytes of now alone, in constant time and without a trace: what is allocated where does not depend on having asked.
+ * (Statistics merge free blocks first, so that they can tell the largest.) */
+typedef struct cla_usage {
+  uint64_t reserved, active, requested, held;
+} cla_usage;
+CLA_API cla_status cla_pool_usage(cla_pool *, cla_usage *out);
 CLA_API cla_status cla_pool_reset_peaks(cla_pool *);
 CLA_API cla_status cla_pool_set_limit(cla_pool *,
                                       size_t limit); /* 0: the default; not below what is reserved after a trim */

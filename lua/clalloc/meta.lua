@@ -302,6 +302,13 @@ function pool:trim() end
 ---@return clalloc.pool_stats
 function pool:stats() end
 
+---Bytes of now, quickly; unlike `stats` it never changes what is allocated where.
+---@return integer reserved
+---@return integer active
+---@return integer requested
+---@return integer held
+function pool:usage() end
+
 ---Starts the peak figures anew, at what is now.
 ---@return boolean
 function pool:reset_peaks() end
@@ -863,6 +870,15 @@ function cl.policy.arena(parameters) end
 ---@return clalloc.policy_table
 function cl.policy.buddy(parameters) end
 
+---Rounds of a loop from a plan: one is recorded, placed offline, and the next ones run from that, without a search.
+---
+---The policy has `step()`, to be called where a round begins; `again()`, to record another round; `counts()`: a
+---table with `phase`, `rounds` run from the plan, `planned` allocations, `deviations` (`unexpected` ones, and those whose
+---place was `occupied`), `skipped` (planned and never asked for), `nbytes` of the plan, and a `fault`, if there is one.
+---@param parameters? table those that differ, and `warm_up`: rounds before the recorded one, 1; `seconds`: of search; `plan`: one made before
+---@return clalloc.policy_table
+function cl.policy.planned(parameters) end
+
 ---A policy from a table of decisions: checks its fields, and gives it the methods.
 ---@param decisions clalloc.policy_table
 ---@return clalloc.policy_table
@@ -1081,7 +1097,7 @@ function recorder:finish(name) end
 ---@field first_failure? string
 ---@field internal_waste? number share of the active bytes nobody asked for, at the peak of reserved; with `details`
 ---@field external_fragmentation? number share of the reserved bytes that lay free when it grew to its peak; with `details`
----@field peak_operation? integer after which most was reserved; with `details`
+---@field peak_operation? integer after which most was reserved and, of those, most was active; with `details`
 ---@field points? clalloc.replay_point[] at most 1,000; with `details`
 ---@field segments? clalloc.segment[] at the peak; with `details`
 ---@field smallest_limit? integer|false bytes; false: none found; with `fit`
@@ -1098,7 +1114,7 @@ function replay_result:plot(path) end
 ---@class clalloc.replay_comparison
 local replay_comparison = {}
 
----Draws all of them side by side, on the same scales.
+---Draws all of them side by side.
 ---@param path string
 ---@return boolean? done
 ---@return string? message

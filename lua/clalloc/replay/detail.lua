@@ -1,6 +1,6 @@
 --- A second look at a trace, with the pool's figures after every operation: what the peak was made of, and when.
 --
--- Reading figures takes longer than allocating, so none of this is timed.
+-- Reading figures takes time, so none of this is timed; it leaves no trace in the pool, so the peak is the timed pass's.
 --
 -- @module clalloc.replay.detail
 
@@ -12,47 +12,38 @@ local POINTS = 1000
 
 -- A list of points for a plot, one for every `step` operations: the moment among them at which most was reserved or,
 -- of equal ones, live.
-local function add_point(points, step, operation, stats)
+local function add_point(points, step, operation, reserved, active, requested)
   local at = (operation - 1) // step + 1
   local point = points[at]
-  if point and (point.reserved > stats.reserved_bytes
-      or point.reserved == stats.reserved_bytes and point.requested >= stats.requested_bytes) then
-    return
-  end
-  points[at] = {
-    operation = operation, reserved = stats.reserved_bytes, active = stats.active_bytes,
-    requested = stats.requested_bytes,
-  }
+  if point and (point.reserved > reserved or point.reserved == reserved and point.requested >= requested) then return end
+  points[at] = { operation = operation, reserved = reserved, active = active, requested = requested }
 end
 
--- How much of what was reserved lay free when the pool grew to its peak: nothing of it could serve the request.
-local function external(before)
-  return before.reserved_bytes > 0 and before.cached_bytes / before.reserved_bytes or 0.0
-end
+local function share(part, whole) return whole > 0 and part / whole or 0.0 end
 
-local function internal(after)
-  return after.active_bytes > 0 and 1 - after.requested_bytes / after.active_bytes or 0.0
-end
-
---- Runs the trace once more.
+--- Runs the trace once more. The peak is the first moment at which most was reserved and, of those, most was active.
 -- @tparam table self an open pass over a new pool
--- @treturn table `points`, each `operation`, `reserved`, `active`, `requested` (bytes); `peak_operation`: the first
---   after which most was reserved; `internal_waste`: 1 - requested / active there; `external_fragmentation`: the share
---   of the reserved bytes that was free just before it
+-- @treturn table `points`, each `operation`, `reserved`, `active`, `requested` (bytes); `peak_operation`;
+--   `internal_waste`: the share of the active bytes at the peak that nobody asked for; `external_fragmentation`: the
+--   share of the reserved bytes that was free just before they grew to their most, all of no use then
 function detail.measure(self)
   local total, pool = self.trace.operations, self.pool
   local step = math.max(1, (total + POINTS - 1) // POINTS)
   local result = { points = {}, peak_operation = 0, internal_waste = 0.0, external_fragmentation = 0.0 }
-  local before, peak = pool:stats(), 0
+  local most_reserved, most_active, free_before, reserved_before = 0, 0, 0, 0
   for i = 1, total do
     pass.run(self, i, i)
-    local after = pool:stats()
-    add_point(result.points, step, i, after)
-    if after.reserved_bytes > peak then
-      peak, result.peak_operation = after.reserved_bytes, i
-      result.internal_waste, result.external_fragmentation = internal(after), external(before)
+    local reserved, active, requested, held = pool:usage()
+    add_point(result.points, step, i, reserved, active, requested)
+    if reserved > most_reserved then
+      most_reserved, most_active = reserved, -1
+      result.external_fragmentation = share(free_before, reserved_before)
     end
-    before = after
+    if reserved == most_reserved and active > most_active then
+      most_active, result.peak_operation = active, i
+      result.internal_waste = share(active - requested, active)
+    end
+    free_before, reserved_before = reserved - active - held, reserved
   end
   return result
 end

@@ -8,9 +8,10 @@ local COLUMN_WIDTH, HEIGHT = 760, 760
 local COLOURS = { active = "#4878a8", held = "#c8883c", free = "#e8e8e8" }
 local UNITS = { "B", "KiB", "MiB", "GiB", "TiB", "PiB" }
 
--- A name as gnuplot text: without what it would take for markup or the end of the string.
+-- A name as gnuplot text: without what it would take for markup or the end of the string. It leaves & to the reader of
+-- the SVG.
 local function quoted(text)
-  return '"' .. text:gsub('[%c"\\]', " "):gsub("[_^{}@&~]", "\\\\%0") .. '"'
+  return '"' .. text:gsub('[%c"\\]', " "):gsub("[_^{}@&~]", "\\\\%0"):gsub("&", "&amp;") .. '"'
 end
 
 -- The unit in which so many bytes have one to four digits: its name, its bytes, the figure in it.
@@ -20,14 +21,11 @@ local function unit_for(nbytes)
   return { name = UNITS[i], bytes = divisor, most = nbytes / divisor }
 end
 
--- One scale for time and one for segments, the same in every column.
-local function scales_of(results)
-  local reserved, segment = 1, 1
-  for _, r in ipairs(results) do
-    reserved = math.max(reserved, r.peak_reserved)
-    for _, one in ipairs(r.segments) do segment = math.max(segment, one.size) end
-  end
-  return unit_for(reserved), unit_for(segment)
+-- The same scale of bytes over time for all.
+local function scale_of(results)
+  local most = 1
+  for _, r in ipairs(results) do most = math.max(most, r.peak_reserved) end
+  return unit_for(most)
 end
 
 local function add_points(lines, name, points, divisor)
@@ -115,7 +113,7 @@ end
 
 --- What gnuplot is told.
 function plot.script(results, path)
-  local over_time, of_segments = scales_of(results)
+  local over_time = scale_of(results)
   local lines = {
     ("set terminal svg size %d,%d dynamic enhanced background rgb 'white' font 'sans,12'"):format(
       COLUMN_WIDTH * #results, HEIGHT),
@@ -125,6 +123,7 @@ function plot.script(results, path)
   }
   for i, r in ipairs(results) do
     local rows = rows_of(r.segments)
+    local of_segments = unit_for(rows[1] and rows[1].size or 1)
     add_points(lines, "time" .. i, r.points, over_time.bytes)
     add_map(lines, "map" .. i, rows, of_segments.bytes)
     draw_time(lines, i, r, over_time)

@@ -5,16 +5,14 @@
 --
 -- @module clalloc.replay.policies
 
+local builtin = require "clalloc.policies"
 local plan = require "clalloc.plan"
-local policy = require "clalloc.policy"
 
 local policies = {}
 
 local function names()
   local list = {}
-  for name, value in pairs(policy) do
-    if type(value) == "function" then list[#list + 1] = name end
-  end
+  for name in pairs(builtin) do list[#list + 1] = name end
   table.sort(list)
   return table.concat(list, ", ")
 end
@@ -24,21 +22,13 @@ local special = {}
 
 function special.planned(t, device)
   local made = assert(plan(t, { align = math.max(device.align, 512) }))
-  return function() return policy.planned { plan = made } end
+  return function() return builtin.planned { plan = made } end
 end
 
--- A policy by its name, if that policy can be had without arguments.
 local function named(name, t, device)
-  local make = policy[name]
-  if type(make) ~= "function" then
-    error(("replay: policy: there is no policy '%s'; there are: %s"):format(name, names()), 0)
-  end
-  if special[name] then return special[name](t, device) end
-  return function()
-    local ok, made = pcall(make)
-    if not ok then error(("replay: policy: '%s' cannot be had by its name: %s"):format(name, made), 0) end
-    return made
-  end
+  local make = builtin[name]
+  if not make then error(("replay: policy: there is no policy '%s'; there are: %s"):format(name, names()), 0) end
+  return special[name] and special[name](t, device) or make
 end
 
 local function checked(made, from)

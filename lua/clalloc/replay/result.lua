@@ -127,7 +127,7 @@ function Comparison:__tostring()
   return table.concat(lines, "\n")
 end
 
---- The same picture for every policy, side by side on the same scales.
+--- The same picture for every policy, side by side.
 -- @tparam string path
 -- @treturn boolean true, or nil, message, code
 function Comparison:plot(path) return plot.save(self, path) end
