@@ -35,10 +35,11 @@ function cl.devices() end
 ---@return string? code
 function cl.simulate(options) end
 
----Makes a device or a stream the current one until the guard is closed.
+---Makes a device, a stream or a pool the current one until the guard is closed.
 ---
+---A stream leaves the pool that is current on its device, a pool leaves the stream; a device begins with its default ones.
 ---It counts for the running coroutine and those it resumes.
----@param target clalloc.device|clalloc.stream
+---@param target clalloc.device|clalloc.stream|clalloc.pool
 ---@return clalloc.guard guard
 function cl.guard(target) end
 
@@ -249,7 +250,7 @@ function device:close() end
 ---Options of `dev:alloc`.
 ---@class clalloc.alloc_options
 ---@field stream? clalloc.stream otherwise the current one
----@field pool? clalloc.pool otherwise the default pool
+---@field pool? clalloc.pool otherwise the current one: a guard's, or the default pool
 
 ---Options of `dev:pool`.
 ---@class clalloc.pool_options
@@ -768,7 +769,7 @@ function gate:open() end
 ---Opens the gate and lets go of it.
 function gate:close() end
 
----A guard: makes a device or stream current until it is closed.
+---A guard: makes a device, stream or pool current until it is closed.
 ---@class clalloc.guard
 local guard = {}
 

@@ -141,14 +141,17 @@ end
 
 -- ---- Both --------------------------------------------------------------------------------------------------------
 
-local function restart(self)
+-- A stream that had no room for its segment tries again, where all that lies free has gone back first.
+local function restart(self, pool)
+  local had_fault = false
   for _, found in pairs(self.by_stream) do
     if found then
       self.counters.skipped = self.counters.skipped + walk.restart(found)
-      found.fault = nil
+      had_fault, found.fault = had_fault or found.fault, nil
     end
   end
   self.has_begun = false
+  if had_fault then pool:trim() end
 end
 
 --- A round begins. Nothing changes when nothing was allocated since the last began from a plan.
@@ -156,7 +159,7 @@ function rounds.step(self, pool)
   if self.phase == "recording" then
     end_recording(self, pool)
   elseif self.phase == "planned" then
-    if self.has_begun then restart(self) end
+    if self.has_begun then restart(self, pool) end
   elseif self.warm_up > 0 then
     self.phase, self.warm_up = "warm up", self.warm_up - 1
   else

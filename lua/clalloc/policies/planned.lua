@@ -71,7 +71,9 @@ return function(params)
 
   function methods.step()
     pools.steps = math.min(pools.steps + 1, (params.warm_up or 1) + 1)
-    for pool, self in pairs(pools.by_pool) do rounds.step(self, pool) end
+    for pool, self in pairs(pools.by_pool) do
+      if pcall(pool.usage, pool) then rounds.step(self, pool) end -- else it is closed
+    end
   end
 
   function methods.again()
