@@ -101,8 +101,12 @@ describe("a plan", function()
     assert.equal(512, cl.plan(t).nbytes)
     local p = cl.plan(t, { repeats = true })
     assert.equal(1024, p.nbytes)
-    assert.equal(0, p.lower[2])
+    assert.same({ 1, 3 }, p.lower)
+    assert.same({ [2] = true }, p.always)
     assert.equal(4, p.upper[2])
+    assert.is_true(p:check())
+    p.offset[2] = p.offset[1]
+    assert.error_matches(function() p:check() end, "block %d at %d+ and block %d at %d+ overlap")
   end)
 
   it("of nothing is empty", function()

@@ -315,9 +315,85 @@ describe("a deviation", function()
       round(pool, { 1000, 1000, 1000 }, LIFE)
     end
     assert.equal(11, policy:counts().occupied)
+    assert.equal(1, policy:counts().plans) -- not while it lives in the plan's segment
     assert.equal(reserved, pool:stats().reserved_bytes)
     kept:close()
+    policy:step()
+    round(pool, { 1000, 1000, 1000 }, LIFE)
+    policy:step()
+    round(pool, { 1000, 1000, 1000 }, LIFE)
+    assert.equal(2, policy:counts().plans)
+    assert.is_true(policy:counts().occupied <= 12)
     assert_sound(pool)
+  end)
+
+  it("in how long something lives is learnt: the round is planned anew", function()
+    local policy, pool <close> = prepared(SIZES)
+    local function longer() -- one block lives on to the end, as what waits for the garbage collector does
+      local kept, live = nil, {}
+      for i, size in ipairs(SIZES) do
+        local buffer = assert(pool:alloc(size))
+        if i == 20 then kept = buffer else live[#live + 1] = buffer end
+        if #live > LIFE then table.remove(live, 1):close() end
+      end
+      live[#live + 1] = kept
+      for _, buffer in ipairs(live) do buffer:close() end
+    end
+    longer()
+    local before = policy:counts()
+    assert.is_true(before.occupied > 0)
+    for _ = 1, 10 do
+      policy:step()
+      longer()
+    end
+    local after = policy:counts()
+    assert.equal(before.occupied, after.occupied)
+    assert.equal(before.planned + 10 * #SIZES, after.planned)
+    assert.equal(2, after.plans)
+    assert.equal(after.nbytes, pool:stats().reserved_bytes)
+    assert_sound(pool)
+  end)
+
+  it("by garbage is none: it is collected before the next round", function()
+    local policy = cl.policy.planned()
+    local pool <close> = assert(dev:pool { policy = policy })
+    for number = 1, 20 do
+      policy:step()
+      local live = {}
+      for i, size in ipairs(SIZES) do
+        local buffer = assert(pool:alloc(size))
+        if not (i % 7 == 0 and number % 3 == 0) then live[#live + 1] = buffer end -- else nobody closes it
+        if #live > LIFE then table.remove(live, 1):close() end
+      end
+      for _, buffer in ipairs(live) do buffer:close() end
+    end
+    policy:step()
+    assert_sound(pool)
+    local counts = policy:counts()
+    assert.is_true(counts.planned >= 17 * #SIZES)
+    assert.equal(counts.nbytes, pool:stats().reserved_bytes)
+  end)
+
+  it("that never settles ends the planning", function()
+    local policy, pool <close> = prepared(SIZES)
+    math.randomseed(3)
+    for _ = 1, 60 do
+      local live = {}
+      for _, size in ipairs(SIZES) do
+        live[#live + 1] = assert(pool:alloc(size))
+        if #live > 20 then table.remove(live, math.random(20)):close() end
+      end
+      for _, buffer in ipairs(live) do buffer:close() end
+      assert_sound(pool)
+      policy:step()
+    end
+    assert.is_true(policy:counts().plans <= 9)
+    local last = policy:counts()
+    for _ = 1, 5 do
+      round(pool, SIZES, LIFE)
+      policy:step()
+    end
+    assert.is_true(policy:counts().planned - last.planned > 4 * #SIZES)
   end)
 
   it("at random, in every round, never breaks anything", function()
@@ -615,8 +691,14 @@ describe("the policy's parameters", function()
 end)
 
 describe("a walk", function()
+  local function made_for(sizes)
+    local rec = cl.trace.recorder()
+    for i, size in ipairs(sizes) do rec:alloc(i, size) end
+    return walk.new(cl.plan(rec:finish()), 0)
+  end
+
   local function steps(sizes, requests)
-    local self = walk.new(sizes, {}, 0)
+    local self = made_for(sizes)
     local found = {}
     for n, request in ipairs(requests) do
       local i = walk.find(self, request)
@@ -643,5 +725,32 @@ describe("a walk", function()
     local _, self = steps({ 1, 2, 3 }, { 1, 3 })
     assert.equal(1, walk.restart(self))
     assert.equal(1, walk.find(self, 1))
+  end)
+
+  it("knows how long each has lived at most, counted in allocations", function()
+    local rec = cl.trace.recorder()
+    for _, key in ipairs { 1, 2, -1, 3, -3, -2, 4 } do
+      if key > 0 then rec:alloc(key, 512 * key) else rec:free(-key) end
+    end
+    local self = walk.new(cl.plan(rec:finish(), { repeats = true }), 0)
+    assert.same({ 3, 4, 4, 5 }, self.upper)
+    assert.same({ [4] = true }, self.always)
+    for i = 1, 3 do walk.take(self, i) end
+    walk.give(self, 1, 1) -- later than planned
+    assert.same({ 4, 4, 4, 5 }, self.upper)
+    local t = walk.trace(self)
+    assert.same({ 512, 1024, 1536, 512, 1024, 1536, 2048 }, { t.size[1], t.size[2], t.size[3],
+      table.unpack((function()
+        local freed = {}
+        for i = 4, 6 do freed[#freed + 1] = t.size[i] end
+        table.sort(freed)
+        freed[#freed + 1] = t.size[7]
+        return freed
+      end)()) })
+    assert.equal(4, t.allocations)
+    walk.restart(self)
+    walk.give(self, 2, 1) -- in another round
+    assert.is_true(self.always[2])
+    assert.equal(6, walk.trace(self).operations)
   end)
 end)

@@ -385,7 +385,8 @@ typedef struct cla_lifetime {
 } cla_lifetime;
 typedef struct cla_plan_options {
   uint64_t align; /* offsets are multiples of it: a power of two; 0: 512 */
-  double seconds; /* of search for a lower plan, when trying orders has not reached the floor; 0: none */
+  double
+      seconds; /* of processor time, to search for a lower plan, when trying orders has not reached the floor; 0: none */
   uint64_t steps; /* the search's steps at most: for a result that does not depend on time; 0: no such bound */
 } cla_plan_options;
 typedef struct cla_plan_result {

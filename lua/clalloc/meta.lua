@@ -874,7 +874,7 @@ function cl.policy.buddy(parameters) end
 ---Rounds of a loop from a plan: one is recorded, placed offline, and the next ones run from that, without a search.
 ---
 ---The policy has `step()`, to be called where a round begins; `again()`, to record another round; `counts()`: a
----table with `phase`, `rounds` run from the plan, `planned` allocations, `deviations` (`unexpected` ones, and those whose
+---table with `phase`, `plans` made, `rounds` run from them, `planned` allocations, `deviations` (`unexpected` ones, and those whose
 ---place was `occupied`), `skipped` (planned and never asked for), `nbytes` of the plan, and a `fault`, if there is one.
 ---@param parameters? table those that differ, and `warm_up`: rounds before the recorded one, 1; `seconds`: of search; `plan`: one made before
 ---@return clalloc.policy_table
@@ -1132,7 +1132,7 @@ function replay_comparison:plot(path) end
 ---Options of `cl.plan`.
 ---@class clalloc.plan_options
 ---@field align? integer offsets are multiples of it: a power of two; 512
----@field seconds? number of search for a lower plan, after the usual orders; 0
+---@field seconds? number of processor time to search for a lower plan, after the usual orders; 0
 ---@field steps? integer of search at most
 ---@field repeats? boolean the trace is one round of a loop: what is not freed in it lives all the time
 
@@ -1153,6 +1153,7 @@ function replay_comparison:plot(path) end
 ---@field stream integer[]
 ---@field lower integer[] operation that allocates it
 ---@field upper integer[] operation that frees it
+---@field always table<integer, true> blocks that live all the time, of a plan that `repeats`
 ---@field areas clalloc.plan_area[] of the streams, from 0
 local plan = {}
 

@@ -45,7 +45,7 @@ end
 -- The lifetimes in a trace, in the order of its allocations, counted in operations. What is never freed lives to the
 -- end; with `repeats` such a block lives all the time, since its free comes somewhere in the next round.
 local function lifetimes(t, repeats)
-  local lower, upper, size, stream, open = {}, {}, {}, {}, {}
+  local lower, upper, size, stream, always, open = {}, {}, {}, {}, {}, {}
   local op, n = t.op, 0
   for i = 1, t.operations do
     local slot = op[i]
@@ -59,11 +59,10 @@ local function lifetimes(t, repeats)
   end
   for k = 1, n do
     if not upper[k] then
-      upper[k] = t.operations + 1
-      lower[k] = repeats and 0 or lower[k]
+      upper[k], always[k] = t.operations + 1, repeats or nil
     end
   end
-  return { lower = lower, upper = upper, size = size, stream = stream, blocks = n }
+  return { lower = lower, upper = upper, size = size, stream = stream, always = always, blocks = n }
 end
 
 -- The blocks of each stream that has any, by number of the stream.
@@ -75,7 +74,7 @@ local function by_stream(blocks, streams)
   for k = 1, blocks.blocks do
     local group = groups[blocks.stream[k]]
     local n = #group.index + 1
-    group.index[n], group.lower[n], group.upper[n] = k, blocks.lower[k], blocks.upper[k]
+    group.index[n], group.lower[n], group.upper[n] = k, blocks.always[k] and 0 or blocks.lower[k], blocks.upper[k]
     group.size[n] = blocks.size[k]
   end
   return groups
@@ -97,8 +96,8 @@ end
 --
 -- * `align`: offsets are multiples of it, and sizes rounded up to it; 512. It must be one of the pool's that runs the
 --   plan.
--- * `seconds`: how long to search for a lower plan after the usual orders; it ends early at the floor, below which
---   there is none. For each stream.
+-- * `seconds`: processor time to search for a lower plan after the usual orders; it ends early at the floor, below
+--   which there is none. For each stream.
 -- * `steps`: at most so many steps of search, for a result that does not depend on time.
 -- * `repeats`: the trace is one round of a loop: blocks that are not freed in it live all the time.
 -- @tparam table t a trace
@@ -141,7 +140,9 @@ function Plan:check()
     end
   end
   if self.blocks == 0 then return true end
-  local ok, message = plan_offsets(self.lower, self.upper, self.size, self.align, self.offset)
+  local lower = {}
+  for k = 1, self.blocks do lower[k] = self.always[k] and 0 or self.lower[k] end
+  local ok, message = plan_offsets(lower, self.upper, self.size, self.align, self.offset)
   if ok then return true end
   message = message:gsub("block (%d+)", function(n) return ("block %d"):format(n + 1) end) -- C counts from 0
   error(message, 2)

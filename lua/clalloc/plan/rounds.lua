@@ -9,8 +9,10 @@ local walk = require "clalloc.plan.walk"
 
 local rounds = {}
 
+local MOST_REPLANS = 8 -- of one recording: a program that never settles is not worth more
+
 local function new_counters()
-  return { rounds = 0, planned = 0, unexpected = 0, occupied = 0, skipped = 0 }
+  return { plans = 0, rounds = 0, planned = 0, unexpected = 0, occupied = 0, skipped = 0 }
 end
 
 local function fault(name, wanted, value)
@@ -39,7 +41,7 @@ function rounds.new(params, align)
     phase = "before", -- the first round; then "warm up", "recording", "planned"
     warm_up = params.warm_up or 1, seconds = params.seconds, align = align,
     counters = new_counters(),
-    is_live = {},    -- address -> its walk, or true while it is recorded
+    is_live = {},    -- address -> where it belongs in a walk, or true while it is recorded
     is_planned = {}, -- number of a segment -> true: it is a plan's
   }
   if params.plan then
@@ -53,21 +55,14 @@ end
 
 -- ---- Planned rounds ----------------------------------------------------------------------------------------------
 
--- A walk for each stream, with offsets from the beginning of its area: each has a segment of its own.
+-- A walk for each stream, in the order in which they come.
 local function walks_of(made)
-  local lists, walks = {}, {}
+  local walks, is_there = {}, {}
   for k = 1, made.blocks do
     local number = made.stream[k]
-    local list = lists[number]
-    if not list then
-      list = { size = {}, offset = {} }
-      lists[number], walks[#walks + 1] = list, number
+    if not is_there[number] then
+      is_there[number], walks[#walks + 1] = true, walk.new(made, number)
     end
-    list.size[#list.size + 1] = made.size[k]
-    list.offset[#list.offset + 1] = made.offset[k] - made.areas[number].offset
-  end
-  for i, number in ipairs(walks) do
-    walks[i] = walk.new(lists[number].size, lists[number].offset, made.areas[number].nbytes)
   end
   return walks
 end
@@ -75,9 +70,11 @@ end
 --- Runs from a plan. `ids` are the streams' ids in the order in which the plan has them; without, the first stream to
 -- allocate is the plan's first, and so on.
 function rounds.run(self, made, ids)
-  self.phase, self.plan, self.recorder, self.has_begun = "planned", made, nil, false
-  self.by_stream, self.unassigned = {}, walks_of(made)
-  self.is_live, self.is_planned = {}, {}
+  self.phase, self.recorder, self.has_begun = "planned", nil, false
+  self.counters.plans = self.counters.plans + 1
+  self.walks = walks_of(made)
+  self.by_stream, self.unassigned = {}, table.move(self.walks, 1, #self.walks, 1, {})
+  self.is_live, self.is_planned, self.replans_left = {}, {}, MOST_REPLANS
   for _, id in ipairs(ids or {}) do self.by_stream[id] = table.remove(self.unassigned, 1) end
 end
 
@@ -108,13 +105,30 @@ local function planned_alloc(self, event)
     return
   end
   walk.take(found, i)
-  if event.segment == found.segment and event.offset == found.offset[i] then
+  local is_in_place = event.segment == found.segment and event.offset == found.offset[i]
+  self.is_live[event.address] = { walk = found, index = i, round = found.round, is_in_place = is_in_place }
+  if is_in_place then
     counters.planned, found.live = counters.planned + 1, found.live + 1
-    self.is_live[event.address] = found
   else
     counters.occupied = counters.occupied + 1
     found.unplanned[i] = not found.fault or nil
+    found.was_occupied = not found.fault
   end
+end
+
+local function planned_free(live)
+  local found = live.walk
+  walk.give(found, live.index, live.round)
+  if live.is_in_place then found.live = found.live - 1 end
+end
+
+-- Something lived longer than in the round that was recorded, as what the garbage collector frees may: now that is known.
+local function replan(self, found)
+  self.replans_left = self.replans_left - 1
+  local made = assert(plan(walk.trace(found), { align = self.align, repeats = true, seconds = self.seconds }))
+  if found.segment then self.is_planned[found.segment] = nil end
+  walk.replan(found, made)
+  self.counters.plans = self.counters.plans + 1
 end
 
 -- ---- Recorded rounds ---------------------------------------------------------------------------------------------
@@ -141,21 +155,45 @@ end
 
 -- ---- Both --------------------------------------------------------------------------------------------------------
 
--- A stream that had no room for its segment tries again, where all that lies free has gone back first.
+-- A stream that had no room for its segment tries again, and one whose places were occupied is planned anew when nothing
+-- is left in them; all that lies free goes back first.
 local function restart(self, pool)
-  local had_fault = false
-  for _, found in pairs(self.by_stream) do
-    if found then
-      self.counters.skipped = self.counters.skipped + walk.restart(found)
-      had_fault, found.fault = had_fault or found.fault, nil
+  local needs_room = false
+  for _, found in ipairs(self.walks) do
+    self.counters.skipped = self.counters.skipped + walk.restart(found)
+    needs_room, found.fault = needs_room or found.fault, nil
+    if found.was_occupied and found.live == 0 and self.replans_left > 0 then
+      replan(self, found)
+      needs_room = true
     end
   end
   self.has_begun = false
-  if had_fault then pool:trim() end
+  if needs_room then pool:trim() end
+end
+
+-- Whether anything lives that a round should have freed by its end.
+local function has_leftovers(self)
+  for _, live in pairs(self.is_live) do
+    if live == true or not live.walk.always[live.index] then return true end
+  end
+  return false
+end
+
+-- What lives on may be garbage, such as a tensor that nobody closed: a collection tells. What is still there then does
+-- live on.
+local function settle(self)
+  for _ = 1, 2 do -- objects first, then what they held
+    if not (has_leftovers(self) and collectgarbage "isrunning") then return end
+    collectgarbage()
+  end
+  for _, live in pairs(self.is_live) do
+    if live ~= true then live.walk.always[live.index] = true end
+  end
 end
 
 --- A round begins. Nothing changes when nothing was allocated since the last began from a plan.
 function rounds.step(self, pool)
+  settle(self)
   if self.phase == "recording" then
     end_recording(self, pool)
   elseif self.phase == "planned" then
@@ -169,8 +207,8 @@ end
 
 --- The next round is recorded, and the one after it runs from a new plan.
 function rounds.again(self)
-  self.phase, self.warm_up, self.plan, self.recorder = "warm up", 0, nil, nil
-  self.by_stream, self.unassigned, self.is_live, self.is_planned = nil, nil, {}, {}
+  self.phase, self.warm_up, self.recorder = "warm up", 0, nil
+  self.walks, self.by_stream, self.unassigned, self.is_live, self.is_planned = nil, nil, nil, {}, {}
 end
 
 --- Something was allocated, or freed.
@@ -179,9 +217,9 @@ function rounds.note(self, event)
     if self.phase == "recording" then recorded_alloc(self, event) end
     if self.phase == "planned" then planned_alloc(self, event) end
   elseif event.what == "free" and self.is_live[event.address] then
-    local found = self.is_live[event.address]
+    local found = self.is_live[event.address] -- true: it was recorded
     self.is_live[event.address] = nil
-    if found == true then self.recorder:free(event.address) else found.live = found.live - 1 end
+    if found == true then self.recorder:free(event.address) else planned_free(found) end
   end
 end
 
@@ -191,8 +229,10 @@ function rounds.sum(all)
   sum.phase, sum.nbytes = "before", 0
   for _, self in pairs(all) do
     for name, value in pairs(self.counters) do sum[name] = sum[name] + value end
-    sum.phase, sum.nbytes = self.phase, sum.nbytes + (self.plan and self.plan.nbytes or 0)
-    for _, found in pairs(self.by_stream or {}) do sum.fault = sum.fault or found and found.fault or nil end
+    sum.phase = self.phase
+    for _, found in ipairs(self.walks or {}) do
+      sum.nbytes, sum.fault = sum.nbytes + found.nbytes, sum.fault or found.fault
+    end
   end
   sum.deviations = sum.unexpected + sum.occupied
   return sum

@@ -6,24 +6,54 @@
 --
 -- @module clalloc.plan.walk
 
+local trace = require "clalloc.trace"
+
 local walk = {}
 
 local NEAR = 32 -- how far from the next one a request is looked for
 
---- @tparam table size requested bytes of each allocation, in order
--- @tparam table offset where each goes
--- @tparam integer nbytes of all of it
-function walk.new(size, offset, nbytes)
-  return {
-    size = size, offset = offset, count = #size, nbytes = nbytes,
-    next = 1,      -- the first that has not come this round, unless it was left out
+-- Lifetimes count allocations of the stream: block i lives from its own, i, until just before number `upper[i]` comes. A
+-- block that one round leaves to the next is `always` there.
+
+-- Turns ends that count operations into ends that count allocations: how many begin before, and one.
+local function count_allocations(self, lower)
+  for i = 1, self.count do
+    local low, high, upper = i, self.count + 1, self.upper[i]
+    while low < high do
+      local middle = (low + high) // 2
+      if lower[middle] < upper then low = middle + 1 else high = middle end
+    end
+    self.upper[i] = low
+  end
+end
+
+--- The walk of a stream's part of a plan.
+-- @tparam table made the plan
+-- @tparam integer number of the stream
+function walk.new(made, number)
+  local self = {
+    number = number, nbytes = made.areas[number].nbytes,
+    size = {}, offset = {}, upper = {}, always = {}, count = 0,
+    next = 1,       -- the first that has not come this round, unless it was left out
     round = 1,
-    came = {},     -- index -> the last round in which it came
-    taken = 0,     -- how many came this round
+    came = {},      -- index -> the last round in which it came
+    taken = 0,      -- how many came this round
     unplanned = {}, -- index -> true: its place was not free when it was wanted, so it is not wanted any more
-    segment = nil, -- number of the segment that the offsets are in, once there is one
-    live = 0,      -- blocks in their places
+    was_occupied = false, -- some place, since the plan was made
+    segment = nil,  -- number of the segment that the offsets are in, once there is one
+    live = 0,       -- blocks in their places
   }
+  local lower = {}
+  for k = 1, made.blocks do
+    if made.stream[k] == number then
+      local n = self.count + 1
+      self.count, lower[n] = n, made.lower[k]
+      self.size[n], self.offset[n] = made.size[k], made.offset[k] - made.areas[number].offset
+      self.upper[n], self.always[n] = made.upper[k], made.always[k]
+    end
+  end
+  count_allocations(self, lower)
+  return self
 end
 
 --- The next round begins.
@@ -55,6 +85,36 @@ end
 function walk.take(self, i)
   self.came[i], self.taken = self.round, self.taken + 1
   if i >= self.next then self.next = i + 1 end
+end
+
+--- It was freed; `round` is the one in which it came. What has ever lived longer than planned is remembered.
+function walk.give(self, i, round)
+  if round ~= self.round then
+    self.always[i] = true
+  elseif self.next > self.upper[i] then
+    self.upper[i] = self.next
+  end
+end
+
+--- A trace of one round with every block living as long as it was ever seen to live.
+function walk.trace(self)
+  local recorder, ending = trace.recorder(), {}
+  for i = 1, self.count do
+    for _, k in ipairs(ending[i] or {}) do recorder:free(k) end
+    recorder:alloc(i, self.size[i])
+    local upper = not self.always[i] and math.max(self.upper[i], i + 1)
+    if upper then
+      ending[upper] = ending[upper] or {}
+      table.insert(ending[upper], i)
+    end
+  end
+  for _, k in ipairs(ending[self.count + 1] or {}) do recorder:free(k) end
+  return recorder:finish "a round"
+end
+
+--- Takes the offsets of a plan of that trace; its segment is yet to come.
+function walk.replan(self, made)
+  self.nbytes, self.offset, self.unplanned, self.was_occupied, self.segment = made.nbytes, made.offset, {}, false, nil
 end
 
 return walk

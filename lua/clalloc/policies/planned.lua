@@ -6,8 +6,12 @@
 -- done, the place counts as occupied.
 --
 -- What does not go as planned is allocated as usual, in other segments, and counted: requests that are not in the
--- plan, and those whose place is not free; such a place is not tried again. Memory outside the plan is got in whole
--- grains of the request, so that what lives on beside the plan wastes nothing.
+-- plan, and those whose place is not free; such a place is not tried again before the next plan. One is made, a few
+-- times, when something has been seen to live longer than when it was recorded. Where a round has left something behind
+-- for the first time, garbage is collected before the next.
+--
+-- Memory outside the plan is got in whole grains of the request, and nothing is cut before the first round: what lives
+-- on beside the plan then wastes nothing, for what is free around it has gone back by the time there is a plan.
 
 local policy_table = require "clalloc.policy_table"
 local rounds = require "clalloc.plan.rounds"
@@ -32,6 +36,7 @@ local function decisions(of, grain)
 
   local function fit(request, candidates)
     local self = of(request.pool)
+    if self.phase == "before" then return candidates[1].size == request.size and candidates[1] or "grow" end
     if self.phase ~= "planned" then return "best" end
     local walk, i = rounds.expect(self, request.stream, request.nbytes)
     if not walk then return rounds.outside(self, candidates) end
