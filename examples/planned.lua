@@ -3,8 +3,8 @@
 --
 --   lua5.4 examples/planned.lua [TRACE...]
 --
--- You will see: a network trained in a pool of its own, under `caching` and from a plan, with what each reserved; a loop
--- whose sizes change, and how many of its allocations the plan did not foresee; and a whole recording, planned at
+-- You will see: a network trained in a pool of its own, under `caching` and from a plan, with what each reserved; a
+-- loop whose sizes change, and how many of its allocations the plan did not foresee; and a whole recording, planned at
 -- once, next to what online policies make of it. Recordings given as arguments are used in place of a made-up one.
 
 local cl = require "clalloc"
@@ -87,8 +87,8 @@ planned = cl.policy.planned()
 measure(cl.policy.caching(), uneven)
 measure(planned, uneven)
 counts = planned:counts()
-print(("  %d allocations as planned in %d rounds, %d not foreseen, %d whose place was taken, %d that never came"):format(
-  counts.planned, counts.rounds, counts.unexpected, counts.occupied, counts.skipped))
+print(("  %d allocations as planned in %d rounds, %d not foreseen, %d whose place was taken, %d that never came")
+  :format(counts.planned, counts.rounds, counts.unexpected, counts.occupied, counts.skipped))
 check(counts.unexpected == STEPS // 5, "one a fifth step came from the pool, the others from the plan")
 
 -- 3. A whole recording ---------------------------------------------------------------------------------------------

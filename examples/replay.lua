@@ -1,4 +1,5 @@
--- Replays recorded allocation traces through the pool under one policy or several, and prints what each would have cost.
+-- Replays recorded allocation traces through the pool, under one policy or several, and prints what each would have
+-- cost.
 --
 --   lua5.4 examples/replay.lua snapshot.csv --simulate 80
 --   lua5.4 examples/replay.lua snapshot.csv --simulate 80 --policy caching,direct,./mine.lua --fit --plot out.svg

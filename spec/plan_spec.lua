@@ -129,7 +129,8 @@ describe("a plan", function()
       how(p)
       return function() p:check() end
     end
-    assert.error_matches(changed(function(p) p.offset[2] = p.offset[1] end), "block 1 at %d+ and block 2 at %d+ overlap")
+    assert.error_matches(changed(function(p) p.offset[2] = p.offset[1] end),
+      "block 1 at %d+ and block 2 at %d+ overlap")
     assert.error_matches(changed(function(p) p.offset[2] = 100 end), "block 2: offset 100 is no multiple of 512")
     assert.error_matches(changed(function(p) p.offset[1] = 1 << 20 end), "block 1 at 1048576 of 512 bytes: not inside")
     assert.error_matches(changed(function(p) p.offset[1] = -512 end), "block 1 at %-512 of 512 bytes: not inside")

@@ -8,8 +8,8 @@ local dev
 setup(function() dev = assert(cl.simulate { capacity = 4 * cl.GiB, align = 512 }) end)
 teardown(function() dev:close() end)
 
--- A round: blocks of these sizes are allocated in order; each is freed before the one that comes `life` later, or at the
--- end. `change` may give another size, false for none, or a list of sizes for the i-th.
+-- A round: blocks of these sizes are allocated in order; each is freed before the one that comes `life` later, or at
+-- the end. `change` may give another size, false for none, or a list of sizes for the i-th.
 local function round(pool, sizes, life, change, streams)
   local live = {}
   local function allocate(i, size)
@@ -656,7 +656,8 @@ describe("a plan", function()
   it("changed to overlap is refused where it is given", function()
     local plan = cl.plan(trace_of { 1000, 2000 })
     plan.offset[1] = plan.offset[2]
-    assert.error_matches(function() cl.policy.planned { plan = plan } end, "plan: block 1 at %d+ and block 2 at %d+ overlap")
+    assert.error_matches(function() cl.policy.planned { plan = plan } end,
+      "plan: block 1 at %d+ and block 2 at %d+ overlap")
   end)
 
   it("changed after that does no harm", function()

@@ -67,7 +67,7 @@ describe("examples/replay.lua", function()
 
   before_each(function()
     path = os.tmpname()
-    assert(rounds(10, MIXED):save(path))
+    assert(rounds(10, MIXED):save(path, "pytorch_snapshot"))
   end)
 
   after_each(function()
@@ -119,7 +119,8 @@ describe("examples/replay.lua", function()
       assert.equal(1, err:find("replay.lua: " .. message .. "\nusage: ", 1, true), err)
     end
     refuses("", "no FILE: give it one or more recorded traces")
-    refuses("x --policy best", "unknown policy 'best'; there are: arena, bins, buddy, caching, direct, planned, rmm, torch")
+    refuses("x --policy best", "unknown policy 'best'; there are: "
+      .. "arena, bins, buddy, caching, direct, planned, rmm, torch")
     refuses("x --scale 0", "--scale wants a whole number of at least 1, got '0'")
     refuses("x --scale", "--scale wants a value")
     refuses("x --simulate lots", "--simulate wants a number of GiB above 0, got 'lots'")
@@ -145,8 +146,8 @@ describe("examples/replay.lua", function()
       mine.path, maker.path))
     assert.equal("", err)
     assert.equal(0, code)
-    assert.matches("\n  policy +driver calls +driver time +peak live +peak reserved +ratio +internal +external +smallest "
-      .. "limit +/ live +ns/op\n", out)
+    assert.matches("\n  policy +driver calls +driver time +peak live +peak reserved +ratio +internal +external "
+      .. "+smallest limit +/ live +ns/op\n", out)
     assert.matches("\n  caching +%d+ ", out)
     assert.equal(2, select(2, out:gsub("\n  direct +140 +14%.0 ms ", "")))
     assert.matches("driver time: 100 us a call, as told\n", out, 1, true)

@@ -1,5 +1,5 @@
--- Plans: how much memory they take, and what the rounds of a loop cost that run from one. Returns a function for run.lua;
--- it prints one line a figure.
+-- Plans: how much memory they take, and what the rounds of a loop cost that run from one. Returns a function for
+-- run.lua; it prints one line a figure.
 --
 -- policy.planned.peak          peak reserved / peak live of whole recordings, geometric mean; .worst, .segments
 -- policy.planned.minimalloc    the same on minimalloc's instances, without alignment, after 3 s of search
@@ -29,10 +29,11 @@ local function load(name) return cl.trace.load(traces .. "/" .. name) end
 -- ---- Whole recordings --------------------------------------------------------------------------------------------
 
 local function add(sum, ratio)
-  sum.product, sum.n, sum.worst = (sum.product or 0) + math.log(ratio), (sum.n or 0) + 1, math.max(sum.worst or 0, ratio)
+  sum.log, sum.n = (sum.log or 0) + math.log(ratio), (sum.n or 0) + 1
+  sum.worst = math.max(sum.worst or 0, ratio)
 end
 
-local function mean(sum) return math.exp(sum.product / sum.n) end
+local function mean(sum) return math.exp(sum.log / sum.n) end
 
 -- The peak of a replay in which every allocation went as planned, over the live peak.
 local function planned_ratio(t, plan, align)

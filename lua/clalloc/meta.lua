@@ -37,7 +37,8 @@ function cl.simulate(options) end
 
 ---Makes a device, a stream or a pool the current one until the guard is closed.
 ---
----A stream leaves the pool that is current on its device, a pool leaves the stream; a device begins with its default ones.
+---A stream leaves the pool that is current on its device, a pool leaves the stream; a device begins with its
+---default ones.
 ---It counts for the running coroutine and those it resumes.
 ---@param target clalloc.device|clalloc.stream|clalloc.pool
 ---@return clalloc.guard guard
@@ -873,10 +874,10 @@ function cl.policy.buddy(parameters) end
 
 ---Rounds of a loop from a plan: one is recorded, placed offline, and the next ones run from that, without a search.
 ---
----The policy has `step()`, to be called where a round begins; `again()`, to record another round; `counts()`: a
----table with `phase`, `plans` made, `rounds` run from them, `planned` allocations, `deviations` (`unexpected` ones, and those whose
----place was `occupied`), `skipped` (planned and never asked for), `nbytes` of the plan, and a `fault`, if there is one.
----@param parameters? table those that differ, and `warm_up`: rounds before the recorded one, 1; `seconds`: of search; `plan`: one made before
+---The policy has `step()`, to be called where a round begins; `again()`, to record another round; `counts()`: a table
+---with `phase`, `plans` made, `rounds` run from them, `planned` allocations, `deviations` (`unexpected` ones, and those
+---whose place was `occupied`), `skipped` (planned and never asked for), `nbytes` of the plan, and a `fault`, if any.
+---@param parameters? table those that differ; `warm_up` rounds before the recorded one, `seconds` of search, a `plan`
 ---@return clalloc.policy_table
 function cl.policy.planned(parameters) end
 
@@ -1078,8 +1079,8 @@ function recorder:finish(name) end
 ---@field driver_cost? number|clalloc.device seconds of a driver call, or where to measure it
 ---@field progress? fun(done: integer, total: integer) called about a hundred times
 
----A policy, its name, or a function that makes one for each pass, given trace and device.
----@alias clalloc.replay_policy string|clalloc.policy_table|fun(trace: clalloc.trace, device: clalloc.device): clalloc.policy_table
+---A policy, its name, or a function that makes one for each pass.
+---@alias clalloc.replay_policy string|clalloc.policy_table|fun(trace: clalloc.trace, device: clalloc.device): table
 
 ---What `cl.replay` gives; printing it gives a list.
 ---@class clalloc.replay_result
@@ -1097,7 +1098,7 @@ function recorder:finish(name) end
 ---@field failed integer allocations
 ---@field first_failure? string
 ---@field internal_waste? number share of the active bytes nobody asked for, at the peak of reserved; with `details`
----@field external_fragmentation? number share of the reserved bytes that lay free when it grew to its peak; with `details`
+---@field external_fragmentation? number share of the reserved bytes free when they grew to their most; with `details`
 ---@field peak_operation? integer after which most was reserved and, of those, most was active; with `details`
 ---@field points? clalloc.replay_point[] at most 1,000; with `details`
 ---@field segments? clalloc.segment[] at the peak; with `details`

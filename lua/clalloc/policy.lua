@@ -104,8 +104,8 @@ policy.buddy = policies.buddy
 --- Rounds of a loop from a plan: one round is recorded, its allocations are placed offline, and the next ones run from
 -- that. The policy has `step()`, to be called where a round begins; `again()`, which records another round; and
 -- `counts()`, a table with `phase`, `plans` made, `rounds` run from them, `planned` allocations, `deviations`
--- (`unexpected` ones and those whose place was `occupied`), `skipped` (planned and never asked for), `nbytes` of the plan,
--- and a `fault`.
+-- (`unexpected` ones and those whose place was `occupied`), `skipped` (planned and never asked for), `nbytes` of the
+-- plan, and a `fault`.
 -- @tparam[opt] table params those that differ; `warm_up`: rounds before the recorded one, 1; `seconds` of search for
 --   the plan; `plan`: one made before, to run from the first allocation on
 -- @treturn table the policy

@@ -203,8 +203,8 @@ end
 --   A number instead deals the allocations out to so many streams in turn.
 -- * `details`: further passes, for what the peak was made of and for `result:plot`.
 -- * `fit`: further passes, to find the smallest limit at which all allocations succeed.
--- * `driver_cost`: seconds of one driver call, or a device to measure it on; else, with `details`, it is measured on the
---   replay's own device if that is real.
+-- * `driver_cost`: seconds of one driver call, or a device to measure it on; else, with `details`, it is measured on
+--   the replay's own device if that is real.
 -- * `progress`: called as `progress(done, total)` about a hundred times during the timed pass.
 --
 -- Allocations that fail are counted, and their frees skipped. Blocks that the trace leaves live are closed at the end,
@@ -214,9 +214,9 @@ end
 -- @treturn table `operations`, `driver_calls` (allocations and frees asked of the driver), `peak_live` (requested
 --   bytes; where allocations failed, of those that did not), `peak_reserved`, `ratio` (reserved / live), `seconds`,
 --   `ns_per_op`, `failed`, `first_failure` (a message or nil), `name`, `policy`, `device`; with `driver_cost`
---   `driver_seconds`; with `details` `internal_waste`, `external_fragmentation`, `peak_operation`, `points`, `segments`;
---   with `fit` `smallest_limit` (false: none found). `tostring` gives a list. With `policies`, a list of such tables,
---   whose `tostring` is a table.
+--   `driver_seconds`; with `details` `internal_waste`, `external_fragmentation`, `peak_operation`, `points`,
+--   `segments`; with `fit` `smallest_limit` (false: none found). `tostring` gives a list. With `policies`, a list of
+--   such tables, whose `tostring` is a table.
 local function replay(t, opts)
   opts = opts or {}
   check_options(t, opts)

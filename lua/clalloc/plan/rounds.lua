@@ -23,7 +23,8 @@ end
 function rounds.check(params)
   local made, warm_up, seconds = params.plan, params.warm_up, params.seconds
   local meta = getmetatable(made)
-  if made ~= nil and not (type(meta) == "table" and meta.__name == "clalloc.plan") then fault("plan", "a plan", made) end
+  local is_plan = type(meta) == "table" and meta.__name == "clalloc.plan"
+  if made ~= nil and not is_plan then fault("plan", "a plan", made) end
   if made then made:check() end
   if warm_up ~= nil and not (math.type(warm_up) == "integer" and warm_up >= 0) then
     fault("warm_up", "a number of rounds", warm_up)
@@ -122,7 +123,7 @@ local function planned_free(live)
   if live.is_in_place then found.live = found.live - 1 end
 end
 
--- Something lived longer than in the round that was recorded, as what the garbage collector frees may: now that is known.
+-- Something lived longer than in the round that was recorded, as what the collector frees may: now that is known.
 local function replan(self, found)
   self.replans_left = self.replans_left - 1
   local made = assert(plan(walk.trace(found), { align = self.align, repeats = true, seconds = self.seconds }))
@@ -155,8 +156,8 @@ end
 
 -- ---- Both --------------------------------------------------------------------------------------------------------
 
--- A stream that had no room for its segment tries again, and one whose places were occupied is planned anew when nothing
--- is left in them; all that lies free goes back first.
+-- A stream that had no room for its segment tries again, and one whose places were occupied is planned anew when
+-- nothing is left in them; all that lies free goes back first.
 local function restart(self, pool)
   local needs_room = false
   for _, found in ipairs(self.walks) do

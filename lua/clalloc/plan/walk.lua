@@ -12,8 +12,8 @@ local walk = {}
 
 local NEAR = 32 -- how far from the next one a request is looked for
 
--- Lifetimes count allocations of the stream: block i lives from its own, i, until just before number `upper[i]` comes. A
--- block that one round leaves to the next is `always` there.
+-- Lifetimes count allocations of the stream: block i lives from its own, i, until just before number `upper[i]` comes.
+-- A block that one round leaves to the next is `always` there.
 
 -- Turns ends that count operations into ends that count allocations: how many begin before, and one.
 local function count_allocations(self, lower)

@@ -1,6 +1,7 @@
 --- A second look at a trace, with the pool's figures after every operation: what the peak was made of, and when.
 --
--- Reading figures takes time, so none of this is timed; it leaves no trace in the pool, so the peak is the timed pass's.
+-- Reading figures takes time, so none of this is timed; it leaves no trace in the pool, so the peak is that of the
+-- timed pass.
 --
 -- @module clalloc.replay.detail
 
@@ -15,7 +16,8 @@ local POINTS = 1000
 local function add_point(points, step, operation, reserved, active, requested)
   local at = (operation - 1) // step + 1
   local point = points[at]
-  if point and (point.reserved > reserved or point.reserved == reserved and point.requested >= requested) then return end
+  local is_lower = point and (reserved < point.reserved or reserved == point.reserved and requested <= point.requested)
+  if is_lower then return end
   points[at] = { operation = operation, reserved = reserved, active = active, requested = requested }
 end
 
