@@ -1098,7 +1098,7 @@ function recorder:finish(name) end
 ---@field failed integer allocations
 ---@field first_failure? string
 ---@field internal_waste? number share of the active bytes nobody asked for, at the peak of reserved; with `details`
----@field external_fragmentation? number share of the reserved bytes free when they grew to their most; with `details`
+---@field external_fragmentation? number share of the reserved bytes that lay free at that peak; with `details`
 ---@field peak_operation? integer after which most was reserved and, of those, most was active; with `details`
 ---@field points? clalloc.replay_point[] at most 1,000; with `details`
 ---@field segments? clalloc.segment[] at the peak; with `details`

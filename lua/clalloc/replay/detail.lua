@@ -25,27 +25,23 @@ local function share(part, whole) return whole > 0 and part / whole or 0.0 end
 
 --- Runs the trace once more. The peak is the first moment at which most was reserved and, of those, most was active.
 -- @tparam table self an open pass over a new pool
--- @treturn table `points`, each `operation`, `reserved`, `active`, `requested` (bytes); `peak_operation`;
---   `internal_waste`: the share of the active bytes at the peak that nobody asked for; `external_fragmentation`: the
---   share of the reserved bytes that was free just before they grew to their most, all of no use then
+-- @treturn table `points`, each `operation`, `reserved`, `active`, `requested` (bytes); and at the peak
+--   `peak_operation`; `internal_waste`: the share of the active bytes that nobody asked for; `external_fragmentation`:
+--   the share of the reserved bytes that lay free
 function detail.measure(self)
   local total, pool = self.trace.operations, self.pool
   local step = math.max(1, (total + POINTS - 1) // POINTS)
   local result = { points = {}, peak_operation = 0, internal_waste = 0.0, external_fragmentation = 0.0 }
-  local most_reserved, most_active, free_before, reserved_before = 0, 0, 0, 0
+  local most_reserved, most_active = 0, 0
   for i = 1, total do
     pass.run(self, i, i)
     local reserved, active, requested, held = pool:usage()
     add_point(result.points, step, i, reserved, active, requested)
-    if reserved > most_reserved then
-      most_reserved, most_active = reserved, -1
-      result.external_fragmentation = share(free_before, reserved_before)
-    end
-    if reserved == most_reserved and active > most_active then
-      most_active, result.peak_operation = active, i
+    if reserved > most_reserved or reserved == most_reserved and active > most_active then
+      most_reserved, most_active, result.peak_operation = reserved, active, i
       result.internal_waste = share(active - requested, active)
+      result.external_fragmentation = share(reserved - active - held, reserved)
     end
-    free_before, reserved_before = reserved - active - held, reserved
   end
   return result
 end
