@@ -3,10 +3,24 @@
 local every_type = {}
 
 every_type.NAMES = {
-  "device", "stream", "gate", "pool", "buffer", "view", "map", "program", "kernel", "event", "guard",
+  "device", "stream", "gate", "pool", "buffer", "view", "map", "program", "kernel", "event", "guard", "decided_pool",
+  "decided",
 }
 
 local SOURCE = "kernel void twice(global int *x) { x[get_global_id(0)] *= 2; }"
+
+-- Every decision of a policy in Lua.
+local DECISIONS <const> = {
+  name = "decisions",
+  round = function(nbytes) return nbytes end,
+  fit = function(request, candidates) return request.nbytes > 0 and candidates[1] or nil end,
+  split = function(request) return request.size end,
+  grow = function(_, default) return default end,
+  keep = function() return false end,
+  oom = function() return false end,
+  admit = function() return true end,
+  note = function(event) assert(event.pool) end,
+}
 
 --- Objects by name. `dev` becomes one of them. The kernel and a write wait behind the gate, which is shut.
 function every_type.make(cl, dev)
@@ -17,6 +31,8 @@ function every_type.make(cl, dev)
   o.buffer = assert(o.pool:alloc(256, o.stream))
   assert(o.buffer:write(("\1"):rep(256)))
   o.view = o.buffer:view(128, 128)
+  o.decided_pool = assert(dev:pool{ policy = DECISIONS })
+  o.decided = assert(o.decided_pool:alloc(1000))
   o.map = assert(o.view:map("r"))
   o.program = assert(dev:program(SOURCE))
   o.kernel = o.program.twice
@@ -41,6 +57,8 @@ function every_type.use(cl, o)
   assert(#later:data() == 8)
   assert(cl.resolve(o.buffer.address + 3))
   assert(o.pool:check() and o.pool:stats().active_blocks >= 1 and #o.pool:snapshot() >= 1)
+  for i = 1, 3 do assert(o.decided_pool:alloc(i * 5000)):close() end
+  assert(o.decided_pool:check())
   assert(o.program:kernels()[1] == "twice")
   assert(select(2, cl.current()) == o.stream)
   for _, object in pairs(o) do assert(#tostring(object) > 0) end

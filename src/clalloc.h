@@ -105,7 +105,7 @@ CLA_API void cla_stream_release(cla_stream *);
 typedef struct cla_request {
   cla_pool *pool;   /* borrowed */
   size_t nbytes;    /* asked for; 0 in `keep` */
-  size_t size;      /* rounded: a block of at least this size is needed; in `keep`, of the segment */
+  size_t size;      /* rounded: a block of at least this size is needed; in `keep`, of the segment; in `admit` nbytes */
   uint64_t segment; /* in `keep`: its number */
   uint64_t stream;  /* id of the stream that asks; 0: none */
   uint64_t active, requested, cached, held, reserved, peak_reserved, limit;
@@ -185,11 +185,11 @@ typedef enum cla_keeping {
 /* A policy's parameters; bytes unless said otherwise. cla_policy_caching() and cla_policy_direct() fill in the
  * defaults, whose reasons stand in src/pool/policy.c. */
 typedef struct cla_policy {
-  const char *name;    /* shown in messages and statistics; copied, at most 63 characters */
-  size_t align;        /* block sizes and offsets are multiples of it, and of the device's own alignment */
-  size_t round_to;     /* round: sizes are multiples of it, too; 0: of the alignment alone */
-  size_t grain;        /* grow: segments are multiples of it */
-  size_t grow_by;      /* grow: a segment has this size, or the request's when that is more; 0: the rules below */
+  const char *name; /* shown in messages and statistics; copied, at most 63 characters */
+  size_t align;     /* block sizes and offsets are multiples of it, and of the device's own alignment */
+  size_t round_to;  /* round: sizes are multiples of it, too; 0: of the alignment alone */
+  size_t grain;     /* grow: segments are multiples of it */
+  size_t grow_by;   /* grow: a segment has this size, or grains for the request when that is more; 0: the rules below */
   size_t growth_min;   /* a new segment is sized for at least this much ... */
   size_t growth_max;   /* ... and at most this much, from half of what is reserved */
   size_t growth_share; /* 1/share of the reserved bytes, when that is more, up to growth_cap */
@@ -197,7 +197,7 @@ typedef struct cla_policy {
   size_t max_split;    /* split: blocks above it are neither split nor handed to smaller requests; 0: no limit */
   bool splits;         /* split: false: blocks go out whole */
   bool exact;          /* fit: only a block of exactly the rounded size */
-  bool exclusive;      /* grow: the program has the device to itself: large segments once half of the limit is taken */
+  bool exclusive;      /* grow: the program has the device to itself: the last tenth of the limit is one segment */
   bool caches;         /* false: every allocation is its own segment, given back when freed */
   cla_keeping keep;
 } cla_policy;

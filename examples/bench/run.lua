@@ -1,8 +1,8 @@
 -- All benchmarks, one line a figure:  bench NAME ours=VALUE unit peer=NAME:VALUE ratio=R
 --
 --   make bench                        all of them
---   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay, planned,
---                                     tensor
+--   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay, policy,
+--                                     planned, tensor
 --
 -- Everything is measured side by side in this run; medians of several runs. The replays need the recordings of
 -- ../shared/traces (or of the folder in $CLALLOC_TRACES); without them they are left out, and say so.
@@ -111,10 +111,13 @@ function groups.planned() dofile("examples/bench/planned.lua")() end
 --- Tensors: see tensor.lua.
 function groups.tensor() dofile("examples/bench/tensor.lua").run() end
 
-local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay", "planned", "tensor"}
+--- Policies: see policy.lua.
+function groups.policy() dofile("examples/bench/policy.lua").run(traces) end
+
+local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay", "policy", "planned", "tensor"}
 for _, name in ipairs(chosen) do
   if not groups[name] then
-    io.stderr:write(("no group '%s'; there are pair, host, lua, replay, planned, tensor\n"):format(name))
+    io.stderr:write(("no group '%s'; there are pair, host, lua, replay, policy, planned, tensor\n"):format(name))
     os.exit(2)
   end
   groups[name]()

@@ -832,8 +832,8 @@ local localmem = {}
 ---Policies: how a pool cuts, keeps and gets its memory.
 ---
 ---A policy is a table of decisions, each a constant, a name or a function; what is left out is as in `caching`.
----`limit`, `track`, `log`, `fail_after`, `fail_if`, `statistics` and `on_oom` take a policy, a table or a name, and give
----a policy around it; they are methods of policies, too: `cl.policy.torch():limit(n):track()`.
+---`limit`, `track`, `log`, `fail_after`, `fail_if`, `statistics` and `on_oom` take a policy, a table or a name, and
+---give a policy around it; they are methods of policies, too: `cl.policy.torch():limit(n):track()`.
 ---@class clalloc.policy
 cl.policy = {}
 
@@ -944,11 +944,11 @@ function cl.policy.on_oom(policy, fn) end
 ---@field growth_share? integer or one part in so many of what is reserved, when that is more
 ---@field growth_cap? integer up to this
 ---@field max_split? integer larger blocks are neither split nor given to smaller requests; 0: no limit
----@field exclusive? boolean large segments once half of the limit is reserved: the program has the device to itself
+---@field exclusive? boolean the last tenth of the limit is one segment: the device is for this program
 ---@field round? integer|"align"|"power_of_two"|fun(nbytes: integer): integer? the size of a block; asked once a size
 ---@field fit? "best"|"exact"|fun(request: clalloc.policy_request, candidates: clalloc.policy_block[]): any, any, any
 ---@field split? boolean|integer|fun(request: clalloc.policy_request, block: clalloc.policy_block): integer?
----@field grow? integer|"share"|"request"|fun(request: clalloc.policy_request, default: integer, refused: integer?): integer?
+---@field grow? integer|"share"|"request"|fun(request: clalloc.policy_request, default: integer, refused?: integer): any
 ---@field keep? boolean|"peak"|fun(segment: clalloc.policy_request): boolean? false: a free segment goes back
 ---@field oom? false|fun(request: clalloc.policy_request, times: integer): boolean? true: another try
 ---@field admit? fun(request: clalloc.policy_request): boolean?, string?, string? false, message, code: it fails

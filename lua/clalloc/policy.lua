@@ -49,8 +49,8 @@
 -- * `growth_share`, `growth_cap`: or one part in `growth_share` (a number) of what is reserved, when that is more,
 --   up to `growth_cap`.
 -- * `max_split`: larger blocks are neither split nor handed to smaller requests; 0: no limit.
--- * `exclusive` (a boolean): the program has the device to itself: once half of the limit is reserved, segments of a
---   quarter of it.
+-- * `exclusive` (a boolean): the program has the device to itself: the last tenth of the limit is taken as one
+--   segment.
 --
 -- @module clalloc.policy
 

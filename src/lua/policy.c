@@ -47,7 +47,10 @@ cla_status cla_lua_begin(lua_State *L, lua_turn *t, lua_policy *p, int object, b
   *t = (lua_turn){.policy = p, .L = L};
   if (allocates && outer && outer->is_running)
     return cla__error(CLA_E_BUSY, "alloc: a decision of the policy '%s' allocates from its own pool", p->name);
-  if (lua_checkstack(L, LUA_MINSTACK) && lua_getiuservalue(L, object, 1) == LUA_TTABLE) t->table = lua_gettop(L);
+  if (lua_checkstack(L, LUA_MINSTACK)) {
+    if (lua_getiuservalue(L, object, 1) == LUA_TTABLE) t->table = lua_gettop(L);
+    else lua_pop(L, 1);
+  }
   t->outer = turns;
   turns = t;
   return CLA_OK;

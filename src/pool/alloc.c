@@ -24,12 +24,16 @@ typedef struct attempt {
   size_t nbytes, size;
   cla_reclaim reclaim;
   void *arg;
-  unsigned tried; /* bit i: step i of step_names */
+  unsigned tried;   /* bit i: step i of step_names */
+  bool has_missed;  /* functions have been asked in vain, ... */
+  cla_moment since; /* ... at this moment */
 } attempt;
 
 enum step { ADOPT_WAITING, COLLECT, GIVE_BACK, WAIT_HELD, ASK };
 static const char *const step_names[] = {"adopting with a wait", "collecting garbage", "giving segments back",
                                          "waiting for streams", "the oom function"};
+
+enum { ASKED_AT_MOST = 8 /* times for one allocation: who says "again" for ever does not hang it */ };
 
 static bool memory_is_short(cla_status status) { return status == CLA_E_LIMIT || status == CLA_E_NOMEM; }
 
@@ -49,10 +53,12 @@ static bool below_peak(const cla_pool *p, size_t need) {
 }
 static bool one_went(const cla_pool *p, size_t driver_frees) { return p->stats.driver_frees != driver_frees; }
 
-static cla_status over_limit(const cla_pool *p, size_t need) {
+static bool over_limit(const cla_pool *p, size_t need) {
   size_t used = (size_t)p->stats.reserved_bytes + p->growing;
-  return used > p->limit || need > p->limit - used ? CLA_E_LIMIT : CLA_OK;
+  return used > p->limit || need > p->limit - used;
 }
+
+static cla_status at_limit(void) { return cla__error(CLA_E_LIMIT, "the limit is reached"); }
 
 /* Before the high-water mark is raised: what is wholly free goes back, and less is wanted. */
 static void stay_below_peak(cla_pool *p, size_t need, size_t *want) {
@@ -68,7 +74,7 @@ static cla_status grow_plain(cla_pool *p, cla_owner *o, size_t size, size_t need
   if (over_limit(p, want)) want = need;
   if (over_limit(p, want)) { /* a whole grain does not fit any more: the request alone may */
     need = want = size;
-    if (over_limit(p, want)) return CLA_E_LIMIT;
+    if (over_limit(p, want)) return at_limit();
   }
   cla_status status = cla__segment_make(p, o, want);
   if (status == CLA_E_NOMEM && want > need && !over_limit(p, need)) status = cla__segment_make(p, o, need);
@@ -78,18 +84,17 @@ static cla_status grow_plain(cla_pool *p, cla_owner *o, size_t size, size_t need
 
 /* The policy's function says how much, and how much less when that is refused. */
 static cla_status grow_asking(const attempt *a, size_t need, size_t want) {
-  enum { ASKED_AT_MOST = 64 };
+  enum { SIZES_TRIED = 64 };
   cla_pool *p = a->pool;
   cla_status status = CLA_E_LIMIT;
   size_t refused = 0;
-  for (int i = 0; i < ASKED_AT_MOST; i++) {
+  for (int i = 0; i < SIZES_TRIED; i++) {
     size_t n = !refused ? want : refused > need ? need : a->size;
     const cla_request r = cla__request(p, a->nbytes, a->size, a->owner);
     cla_status asked = cla__ask_grow(p, &r, refused, &n);
     if (asked) return asked;
     if (refused && n >= refused) break;
-    status = over_limit(p, n);
-    if (!status) status = cla__segment_make(p, a->owner, n);
+    status = over_limit(p, n) ? at_limit() : cla__segment_make(p, a->owner, n);
     if (!memory_is_short(status)) break;
     refused = n;
   }
@@ -100,18 +105,30 @@ static cla_status grow_asking(const attempt *a, size_t need, size_t want) {
 static cla_status grow(const attempt *a) {
   cla_pool *p = a->pool;
   size_t need, want;
-  if (a->size > p->limit) return CLA_E_LIMIT; /* whatever went back: the cache is not spoiled for it */
+  if (a->size > p->limit) return at_limit(); /* whatever went back: the cache is not spoiled for it */
   cla__policy_grow(p, a->size, &need, &want);
   if (p->policy.keep == CLA_KEEP_PEAK) stay_below_peak(p, need, &want);
+  if (p->policy.exclusive && cla__policy_tail(p) > want) want = cla__policy_tail(p);
   if (p->decisions.grow) return grow_asking(a, need, want);
   return grow_plain(p, a->owner, a->size, need, want);
+}
+
+/* Looks in the pool. Functions are not asked the same twice. */
+static cla_status look(attempt *a, cla_block **out) {
+  cla_pool *p = a->pool;
+  *out = NULL;
+  if (a->has_missed && cla__is_now(p, &a->since)) return CLA_OK;
+  cla_status status = cla__choose(p, a->owner, a->nbytes, a->size, out);
+  a->has_missed = !p->is_plain && !status && !*out;
+  if (a->has_missed) a->since = cla__now(p);
+  return status;
 }
 
 /* Looks in the pool, then asks the driver. */
 static cla_status find_or_grow(attempt *a, cla_block **out) {
   cla_pool *p = a->pool;
   cla_status status = cla__pool_live(p);
-  if (!status) status = cla__choose(p, a->owner, a->nbytes, a->size, out);
+  if (!status) status = look(a, out);
   if (status || *out) return status;
   status = grow(a);
   if (status) return status;
@@ -170,17 +187,26 @@ static cla_status give_back_one_by_one(attempt *a, cla_status status, cla_block 
   return status;
 }
 
+/* Asks the scripting layer, then the policy; *again: there may be memory now. What they do leaves no message but their own
+ * failure's. */
+static cla_status ask_for_help(attempt *a, const cla_request *r, unsigned times, bool *again) {
+  cla_error_memo cause;
+  cla__error_keep(&cause);
+  cla_status asked = CLA_OK;
+  *again = ask_reclaim(a, CLA_STAGE_OOM);
+  if (!*again && a->pool->decisions.oom) asked = cla__ask_oom(a->pool, r, times, again);
+  if (!asked) cla__error_restore(&cause);
+  return asked;
+}
+
 /* Whoever may know more is asked, and again as long as there is hope. */
 static cla_status ask_last(attempt *a, cla_status status, cla_block **out) {
-  enum { ASKED_AT_MOST = 8 };
   cla_pool *p = a->pool;
   for (unsigned i = 0; i < ASKED_AT_MOST && memory_is_short(status); i++) {
-    bool again = ask_reclaim(a, CLA_STAGE_OOM);
-    if (!again && p->decisions.oom) {
-      const cla_request r = cla__request(p, a->nbytes, a->size, a->owner);
-      cla_status asked = cla__ask_oom(p, &r, i, &again);
-      if (asked) return asked;
-    }
+    const cla_request r = cla__request(p, a->nbytes, a->size, a->owner);
+    bool again;
+    cla_status asked = ask_for_help(a, &r, i, &again);
+    if (asked) return asked;
     if (!again) break;
     a->tried |= 1u << ASK;
     cla__pool_consolidate(p);
@@ -195,7 +221,7 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
   if (a->size > p->limit) return ask_last(a, status, out); /* nothing but another limit helps */
   if (p->policy.caches) {
     cla__pool_consolidate(p);
-    cla_status chosen = cla__choose(p, a->owner, a->nbytes, a->size, out);
+    cla_status chosen = look(a, out);
     if (chosen || *out) return chosen;
     if (p->nstreams > 1) {
       a->tried |= 1u << ADOPT_WAITING;
@@ -250,7 +276,7 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   cla_status status = CLA_OK;
   *out = NULL;
   if (!p->is_plain) { /* not looked for yet: the streams are asked only if there is nothing at hand */
-    status = cla__choose(p, a->owner, a->nbytes, a->size, out);
+    status = look(a, out);
     if (status || *out) return status;
   }
   cla__unlock(&p->lock);
@@ -267,7 +293,7 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   if (memory_is_short(status)) {
     cla_error_memo cause;
     cla__error_keep(&cause);
-    status = report(a, status, status == CLA_E_LIMIT ? "the limit is reached" : cause.text);
+    status = report(a, status, cause.text);
   } else if (!status) {
     cla__error_restore(&before);
   }
@@ -313,25 +339,25 @@ done:
 
 /* ---- Policies that are told, and may refuse ---- */
 
-/* Asks `admit` until it does; when it wants memory, as when memory runs out. */
-static cla_status admit(cla_pool *p, size_t nbytes, cla_reclaim reclaim, void *arg) {
-  enum { ASKED_AT_MOST = 8 };
+/* Asks `admit` until it agrees. Where it refuses for want of memory, garbage and whoever is asked last may help. */
+static cla_status admit(cla_pool *p, size_t nbytes, const cla_stream *s, cla_reclaim reclaim, void *arg) {
   attempt a = {.pool = p, .nbytes = nbytes, .reclaim = reclaim, .arg = arg};
   cla__lock(&p->lock);
   cla_status status = cla__pool_live(p);
-  for (unsigned i = 0; !status; i++) {
+  unsigned times = 0;
+  for (bool again = !status; again;) {
     cla_request r = cla__request(p, nbytes, nbytes, NULL);
+    r.stream = s->id;
     status = cla__ask_admit(p, &r);
-    if (!memory_is_short(status) || i == ASKED_AT_MOST) break;
-    bool again = i == 0 && ask_reclaim(&a, CLA_STAGE_COLLECT);
-    cla_status asked = CLA_OK;
-    cla_error_memo cause;
-    cla__error_keep(&cause);
-    if (!again && p->decisions.oom) asked = cla__ask_oom(p, &r, i, &again);
+    if (!memory_is_short(status)) break;
+    if (!(a.tried & 1u << COLLECT)) {
+      a.tried |= 1u << COLLECT;
+      if (ask_reclaim(&a, CLA_STAGE_COLLECT)) continue;
+    }
+    if (times == ASKED_AT_MOST) break;
+    cla_status asked = ask_for_help(&a, &r, times++, &again);
     if (asked) status = asked;
-    else cla__error_restore(&cause);
-    if (asked || !again) break;
-    status = cla__pool_live(p);
+    if (asked) break;
   }
   if (memory_is_short(status)) p->stats.ooms++;
   cla__unlock(&p->lock);
@@ -343,7 +369,7 @@ static __attribute__((noinline)) cla_status alloc_watched(cla_pool *p, size_t nb
                                                           void **address) {
   cla_handle h;
   void *at = NULL;
-  cla_status status = p->decisions.admit ? admit(p, nbytes, reclaim, arg) : CLA_OK;
+  cla_status status = p->decisions.admit ? admit(p, nbytes, s, reclaim, arg) : CLA_OK;
   if (!status) status = pool_alloc(p, nbytes, s, reclaim, arg, &h, &at);
   if (status) {
     const cla_note failure = {.what = CLA_NOTE_FAIL, .nbytes = nbytes, .stream = s->id};

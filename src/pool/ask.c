@@ -22,13 +22,17 @@ bool cla__is_asking(const cla_pool *p) {
 }
 
 /* Drops the lock. The reference keeps `arg` until the answer is there, should the pool end meanwhile. */
-static cla_status begin(cla_pool *p, asking *a) {
-  if (cla__is_asking(p))
-    return cla__error(CLA_E_BUSY, "alloc: a decision of the policy '%s' allocates from its own pool", p->name);
+static void leave_lock(cla_pool *p, asking *a) {
   *a = (asking){.pool = p, .outer = innermost};
   innermost = a;
   atomic_fetch_add(&p->refs, 1);
   cla__unlock(&p->lock);
+}
+
+static cla_status begin(cla_pool *p, asking *a) {
+  if (cla__is_asking(p))
+    return cla__error(CLA_E_BUSY, "alloc: a decision of the policy '%s' allocates from its own pool", p->name);
+  leave_lock(p, a);
   return CLA_OK;
 }
 
@@ -160,7 +164,7 @@ void cla__ask_keep(cla_pool *p) {
     if (begin(p, &a)) break;
     bool keeps = p->decisions.keep(p->decisions.arg, &r);
     if (end(p, &a, CLA_OK)) break;
-    bool is_there = cla__range_holds(&g->range, (void *)g->range.base) && g->number == number; /* NOLINT */
+    bool is_there = g->range.base && g->number == number; /* descriptors are used again, numbers are not */
     if (!keeps && is_there && !g->nlive && cla__is_whole(g->first)) cla__segment_decided(p, g, true);
   }
   cla__error_restore(&memo);
@@ -168,13 +172,15 @@ void cla__ask_keep(cla_pool *p) {
 
 /* ---- Telling ----------------------------------------------------------------------------------- */
 
+/* Also of what a decision frees. */
 cla_status cla__tell(cla_pool *p, const cla_note *note) {
-  if (!p->decisions.note) return CLA_OK;
   asking a;
   cla_status status = CLA_OK;
   cla__lock(&p->lock);
-  if (!p->is_closed && !cla__is_asking(p) && !begin(p, &a))
+  if (!p->is_closed && p->decisions.note) {
+    leave_lock(p, &a);
     status = end(p, &a, p->decisions.note(p->decisions.arg, note));
+  }
   cla__unlock(&p->lock);
   return status;
 }

@@ -3,6 +3,8 @@
  * Where nobody is asked this is one or two looks in the bins and belongs to the hit path. A policy's function sees the
  * best candidates in order, a few at a time, as they were at one moment; what it answers is looked up again by segment
  * number and offset, under the lock, and counts only if the memory is free then, and may be used by the stream. */
+#include <string.h>
+
 #include "pool/count.h"
 
 /* ---- Without asking ---------------------------------------------------------------------------- */
@@ -183,27 +185,25 @@ static size_t next_batch(survey *v) {
 
 /* ---- Asking ------------------------------------------------------------------------------------ */
 
-/* Two that are equal: nobody has allocated, freed, cut, got or given back in between. */
-typedef struct moment {
-  uint64_t generation, active, held, cuts, made, given;
-} moment;
-
-static moment now(const cla_pool *p) {
+cla_moment cla__now(const cla_pool *p) {
   const cla_stats *s = &p->stats;
-  return (moment){p->generation, s->active_blocks, s->held_blocks, p->cuts, s->driver_allocs, s->driver_frees};
+  cla_moment m = {.counts = {p->generation, s->active_blocks, s->held_blocks, p->cuts, s->driver_allocs,
+                             s->driver_frees, p->limit}};
+  for (const cla_owner *o = p->owners; o; o = o->next) m.completed += cla__owner_done(o);
+  return m;
 }
 
-static bool same(moment a, moment b) {
-  return a.generation == b.generation && a.active == b.active && a.held == b.held && a.cuts == b.cuts &&
-         a.made == b.made && a.given == b.given;
+bool cla__is_now(const cla_pool *p, const cla_moment *m) {
+  const cla_moment now = cla__now(p);
+  return memcmp(&now, m, sizeof now) == 0;
 }
 
 /* Shows batch after batch until the function chooses. */
-static cla_status ask_for_block(survey *v, const cla_request *r, moment *when, cla_fit *answer) {
+static cla_status ask_for_block(survey *v, const cla_request *r, cla_moment *when, cla_fit *answer) {
   cla_pool *p = v->pool;
   for (int batch = 0; batch < MOST_BATCHES && next_batch(v); batch++) {
     *answer = (cla_fit){.choice = CLA_CHOOSE_DEFAULT};
-    *when = now(p);
+    *when = cla__now(p);
     cla_status status = cla__ask_fit(p, r, v->shown, v->n, answer);
     if (status || answer->choice != CLA_CHOOSE_MORE) return status;
   }
@@ -239,7 +239,7 @@ static cla_status choose_asking(cla_pool *p, cla_owner *o, size_t nbytes, size_t
   for (int i = 0; i < TRIES; i++) {
     survey v = {.pool = p, .owner = o, .size = size};
     const cla_request r = cla__request(p, nbytes, size, o);
-    moment when = now(p);
+    cla_moment when = cla__now(p);
     cla_status status = ask_for_block(&v, &r, &when, &answer);
     if (status) return status;
     if (answer.choice != CLA_CHOOSE_BLOCK && answer.choice != CLA_CHOOSE_PLACE) break;
@@ -247,7 +247,7 @@ static cla_status choose_asking(cla_pool *p, cla_owner *o, size_t nbytes, size_t
     if (b) return take_answer(p, o, &r, &answer, b, out);
     if (answer.may_miss) answer.choice = answer.otherwise;
     if (answer.may_miss) break;
-    if (same(when, now(p))) return not_free(p, &r, &answer);
+    if (cla__is_now(p, &when)) return not_free(p, &r, &answer);
     answer.choice = CLA_CHOOSE_DEFAULT; /* somebody else was faster */
   }
   if (answer.choice == CLA_CHOOSE_DEFAULT) b = best(p, o, size);
@@ -270,13 +270,13 @@ cla_status cla__choose_fresh(cla_pool *p, cla_owner *o, size_t nbytes, size_t si
     const cla_candidate fresh = describe(b);
     const cla_request r = cla__request(p, nbytes, size, o);
     cla_fit answer = {.choice = CLA_CHOOSE_DEFAULT};
-    moment when = now(p);
+    cla_moment when = cla__now(p);
     cla_status status = cla__ask_fit(p, &r, &fresh, 1, &answer);
     if (status) return status;
     if (answer.choice == CLA_CHOOSE_BLOCK || answer.choice == CLA_CHOOSE_PLACE) {
       b = free_at(p, o, answer.segment, answer.offset, size);
       if (b) return take_answer(p, o, &r, &answer, b, out);
-      if (!answer.may_miss && same(when, now(p))) return not_free(p, &r, &answer);
+      if (!answer.may_miss && cla__is_now(p, &when)) return not_free(p, &r, &answer);
     }
     b = free_at(p, o, number, 0, size);
   }

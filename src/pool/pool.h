@@ -325,6 +325,9 @@ static inline cla_status cla__policy_round(cla_pool *p, size_t nbytes, size_t *o
 }
 /* Sizes for a new segment that must hold `size`: what is needed, and what is wanted. */
 void cla__policy_grow(const cla_pool *p, size_t size, size_t *need, size_t *want);
+/* What a program that has the device to itself takes at once when nine tenths of the limit are reserved: the rest;
+ * otherwise 0. */
+size_t cla__policy_tail(const cla_pool *p);
 size_t cla__policy_most(const cla_pool *p); /* bytes of the largest segment */
 bool cla__policy_may_split(const cla_pool *p, const cla_block *b, size_t size);
 size_t cla__policy_largest_for(const cla_pool *p, size_t size); /* no block above this goes to such a request */
@@ -354,6 +357,13 @@ bool cla__is_asking(const cla_pool *p); /* one of its decisions is being made on
 cla_request cla__request(const cla_pool *p, size_t nbytes, size_t size, const cla_owner *o);
 
 /* ---- choose.c: which free block, and how it is cut ---- */
+
+/* Two that are equal: nobody has allocated, freed, cut, got or given back in between, nor has a stream gone on. */
+typedef struct cla_moment {
+  uint64_t counts[7], completed;
+} cla_moment;
+cla_moment cla__now(const cla_pool *p);
+bool cla__is_now(const cla_pool *p, const cla_moment *m);
 
 /* A block for `o` in *out, or NULL there: none is free. Holds the lock before and after, dropping it to ask. */
 cla_status cla__choose(cla_pool *p, cla_owner *o, size_t nbytes, size_t size, cla_block **out);
