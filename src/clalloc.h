@@ -158,7 +158,7 @@ typedef struct cla_decisions {
   void (*release)(void *arg); /* the pool is gone, and nothing is called any more */
   /* *is_fixed: requests of nbytes get this size from now on, and the function is not called for them again. */
   cla_status (*round)(void *arg, size_t nbytes, size_t *size, bool *is_fixed);
-  /* Best first: the stream's own, smallest and lowest first, then those of others. */
+  /* Best first: the stream's own, smallest and lowest first, then those of others; policy.look of them at a time. */
   cla_status (*fit)(void *arg, const cla_request *, const cla_candidate *, size_t ncandidates, cla_fit *answer);
   cla_status (*split)(void *arg, const cla_request *, const cla_candidate *block, size_t *size);
   /* `refused`: bytes that the driver or the limit has just refused, or 0. Answers above what the device gives in one
@@ -197,6 +197,7 @@ typedef struct cla_policy {
   size_t max_split;    /* split: blocks above it are neither split nor handed to smaller requests; 0: no limit */
   bool splits;         /* split: false: blocks go out whole */
   bool exact;          /* fit: only a block of exactly the rounded size */
+  unsigned look;       /* fit: candidates that a function is shown at a time, 1 to 8; 0: 8 */
   bool exclusive;      /* grow: the program has the device to itself: the last tenth of the limit is one segment */
   bool caches;         /* false: every allocation is its own segment, given back when freed */
   cla_keeping keep;

@@ -944,6 +944,7 @@ function cl.policy.on_oom(policy, fn) end
 ---@field growth_share? integer or one part in so many of what is reserved, when that is more
 ---@field growth_cap? integer up to this
 ---@field max_split? integer larger blocks are neither split nor given to smaller requests; 0: no limit
+---@field look? integer candidates that a `fit` function is shown at a time, 1 to 8; 8
 ---@field exclusive? boolean the last tenth of the limit is one segment: the device is for this program
 ---@field round? integer|"align"|"power_of_two"|fun(nbytes: integer): integer? the size of a block; asked once a size
 ---@field fit? "best"|"exact"|fun(request: clalloc.policy_request, candidates: clalloc.policy_block[]): any, any, any

@@ -9,9 +9,9 @@
 -- * `fit`: which free block. `"best"` (the default: of exactly the size, else the smallest that a bounded look
 --   finds, beside live blocks rather than whole segments), `"exact"` (of exactly the size), or `function(request,
 --   candidates)`. The candidates are free blocks that are large enough, the stream's own first, the smallest and
---   lowest first, at most eight. It answers one of them; `"more"` for the next ones; `"grow"` for a new segment;
---   `"best"` or nil for the default; or a place: `return candidate, offset`, or any table with the number of a
---   `segment`, and an offset in it. A place is taken exactly there, inside one free block, and not split further;
+--   lowest first, at most eight (or `look`). It answers one of them; `"more"` for the next ones; `"grow"` for a new
+--   segment; `"best"` or nil for the default; or a place: `return candidate, offset`, or any table with the number of
+--   a `segment`, and an offset in it. A place is taken exactly there, inside one free block, and not split further;
 --   `return place, offset, "best"` (or `"grow"`) says what to do when it is not free, which is an error otherwise. A
 --   segment just made is shown once, alone; what is no place in it means its beginning.
 -- * `split`: how much of the block is cut off. `true` (the default: what is needed), `false` (nothing: it goes out
@@ -49,6 +49,7 @@
 -- * `growth_share`, `growth_cap`: or one part in `growth_share` (a number) of what is reserved, when that is more,
 --   up to `growth_cap`.
 -- * `max_split`: larger blocks are neither split nor handed to smaller requests; 0: no limit.
+-- * `look`: how many candidates a `fit` function is shown at a time, 1 to 8; showing fewer is quicker.
 -- * `exclusive` (a boolean): the program has the device to itself: the last tenth of the limit is taken as one
 --   segment.
 --

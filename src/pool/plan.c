@@ -348,7 +348,7 @@ cla_status cla_plan(const cla_lifetime *blocks, size_t n, const cla_plan_options
   cla_status status = check_blocks(blocks, n, align, offsets);
   if (status) return status;
   cla_planner p;
-  cla_plan_result found;
+  cla_plan_result found = {0};
   uint64_t *best = malloc(n * sizeof *best);
   status = cla__planner_open(&p, blocks, n, align);
   if (!best) status = cla__error(CLA_E_NOMEM, "plan: no host memory for %zu blocks", n);

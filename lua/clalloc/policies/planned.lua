@@ -68,7 +68,7 @@ end
 return function(params)
   params = params or {}
   rounds.check(params)
-  local fields = policy_table.builtin({ name = "planned", align = 512, grain = 512, keep = true }, params,
+  local fields = policy_table.builtin({ name = "planned", align = 512, grain = 512, keep = true, look = 1 }, params,
     { plan = true, warm_up = true, seconds = true })
   local pools = new_pools(params, fields.align)
   fields.fit, fields.grow, fields.note = decisions(pools.of, math.max(fields.grain, 1))
