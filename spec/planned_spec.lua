@@ -672,6 +672,51 @@ describe("a plan", function()
   end)
 end)
 
+-- What `planned` asks of the core: a plan needs no candidates, so it is shown one.
+describe("look", function()
+  -- How many candidates were shown in each batch to an allocation for which there are twelve free blocks.
+  local function batches(look)
+    local shown, seen = {}, {}
+    local policy = {
+      look = look, keep = true, grow = "request", grain = 512,
+      fit = function(_, candidates)
+        shown[#shown + 1] = #candidates
+        for _, block in ipairs(candidates) do seen[block.segment] = true end
+        return "more"
+      end,
+    }
+    local pool <close> = assert(dev:pool { policy = policy })
+    local live = {}
+    for i = 1, 12 do live[i] = assert(pool:alloc(512 * i)) end
+    for _, buffer in ipairs(live) do buffer:close() end
+    shown, seen = {}, {}
+    assert(pool:alloc(1)):close()
+    local count = 0
+    for _ in pairs(seen) do count = count + 1 end
+    assert.equal(13, count) -- each of them once, and the fresh one
+    assert.equal(1, table.remove(shown))
+    return shown
+  end
+
+  it("is how many candidates a fit function is shown at a time", function()
+    assert.same({ 8, 4 }, batches())
+    assert.same({ 8, 4 }, batches(8))
+    assert.same({ 8, 4 }, batches(0))
+    assert.same({ 8, 4 }, batches(100))
+    assert.same({ 8, 4 }, batches(1 << 40))
+    assert.same({ 7, 5 }, batches(7))
+    assert.same({ 3, 3, 3, 3 }, batches(3))
+    assert.same({ 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 }, batches(1))
+  end)
+
+  it("is a number", function()
+    for _, look in ipairs { -1, 1.5, "1", 0 / 0, math.mininteger } do
+      assert.error_matches(function() cl.policy.caching { look = look } end, "policy.caching: look: .* is no size")
+      assert.error_matches(function() dev:pool { policy = { look = look } } end, "look")
+    end
+  end)
+end)
+
 describe("the policy's parameters", function()
   it("are checked", function()
     local function refuses(message, params)
