@@ -121,6 +121,34 @@ describe("details of a replay", function()
     end
   end)
 
+  it("come from figures whose reading changes nothing", function()
+    local t, live = random_trace(11, 4000), { {}, {} }
+    local watched <close> = assert(dev:pool {})
+    local alone <close> = assert(dev:pool {})
+    for i, slot in ipairs(t.op) do
+      for k, pool in ipairs { watched, alone } do
+        if slot > 0 then live[k][slot] = assert(pool:alloc(t.size[i])) else live[k][-slot]:close() end
+      end
+      local reserved, active, requested, held = watched:usage()
+      assert(requested <= active and active + held <= reserved)
+    end
+    local function places(pool)
+      local list = {}
+      for _, segment in ipairs(pool:snapshot()) do
+        for _, block in ipairs(segment.blocks) do
+          list[#list + 1] = ("%d+%d %d %s"):format(segment.id, block.offset, block.size, block.state)
+        end
+      end
+      return list
+    end
+    assert.same(places(alone), places(watched))
+    local stats = watched:stats()
+    assert.same({ stats.reserved_bytes, stats.active_bytes, stats.requested_bytes, stats.held_bytes },
+      { watched:usage() })
+    watched:close()
+    assert.error_matches(function() watched:usage() end, "closed pool")
+  end)
+
   it("estimate the time in the driver from a cost a call", function()
     local t = recorded { { 1, 64 }, { 1 }, { 1, 64 }, { 1 } }
     local r = cl.replay(t, { device = dev, policy = "direct", driver_cost = 0.25 })
