@@ -314,8 +314,8 @@ static cla_status check_offsets(const cla_lifetime *blocks, size_t n, uint64_t a
       return cla__error(CLA_E_INVALID, "plan: block %zu: offset %" PRIu64 " is no multiple of %" PRIu64, i, offsets[i],
                         align);
   }
-  moment *moments = malloc(2 * n * sizeof *moments);
-  live_block *live = malloc(n * sizeof *live);
+  moment *moments = calloc(2 * n, sizeof *moments);
+  live_block *live = calloc(n, sizeof *live);
   cla_status status = CLA_OK;
   if (!moments || !live) status = cla__error(CLA_E_NOMEM, "plan: no host memory for %zu blocks", n);
   for (size_t i = 0; i < n && !status; i++) {

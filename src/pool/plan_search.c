@@ -74,11 +74,11 @@ typedef struct search {
 static bool search_open(search *s, cla_planner *p, uint64_t *best) {
   size_t n = p->n;
   *s = (search){.p = p, .best = best, .lowest = UINT64_MAX, .random = 0x9E3779B97F4A7C15u};
-  s->offset = malloc(n * sizeof *s->offset);
-  s->order = malloc(n * sizeof *s->order);
-  s->trial = malloc(n * sizeof *s->trial);
-  s->chain = malloc(n * sizeof *s->chain);
-  s->keys = malloc(n * sizeof *s->keys);
+  s->offset = calloc(n, sizeof *s->offset);
+  s->order = calloc(n, sizeof *s->order);
+  s->trial = calloc(n, sizeof *s->trial);
+  s->chain = calloc(n, sizeof *s->chain);
+  s->keys = calloc(n, sizeof *s->keys);
   return s->offset && s->order && s->trial && s->chain && s->keys;
 }
 
