@@ -525,7 +525,7 @@ describe("a guard", function()
   end)
 
   it("takes a device or a stream", function()
-    assert.matches("device or stream expected, got nil", failure(cl.guard, nil))
+    assert.matches("device, stream or pool expected, got nil", failure(cl.guard, nil))
     local closed = sim:stream()
     closed:close()
     assert.matches("attempt to use a closed stream", failure(cl.guard, closed))
