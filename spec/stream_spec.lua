@@ -524,7 +524,7 @@ describe("a guard", function()
     assert.same(before, { current() })
   end)
 
-  it("takes a device or a stream", function()
+  it("takes a device, a stream or a pool", function()
     assert.matches("device, stream or pool expected, got nil", failure(cl.guard, nil))
     local closed = sim:stream()
     closed:close()
