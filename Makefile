@@ -27,7 +27,7 @@ PREFIX = /usr/local
 # ---- Packages, by what needs them ---------------------------------------------------------------
 
 PACKAGES_build = gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd
-PACKAGES_test = lua-busted mesa-opencl-icd oclgrind luarocks
+PACKAGES_test = lua-busted mesa-opencl-icd oclgrind luarocks python3
 PACKAGES_lint = clang-format clang-tidy cppcheck lua-check
 PACKAGES_sanitize = valgrind
 PACKAGES_bench = libmimalloc-dev python3-pyopencl python3-numpy
@@ -225,7 +225,7 @@ INSTRUMENTED = CC=gcc WERROR= OPTIMISE='-O1 -DCLA_DEBUG=1'
 # The Lua specs run under ASan, those of MEMCHECK_SPECS under valgrind too, which is slow. Lua itself is not
 # instrumented, so ASan has to be loaded before it; through LD_PRELOAD it would get into every program a spec starts.
 ASAN_SPECS = $(filter-out $(patsubst %,spec/%_spec.lua,c install rockspec examples),$(wildcard spec/*_spec.lua))
-MEMCHECK_SPECS = $(wildcard $(patsubst %,spec/%_spec.lua,buffer stream host))
+MEMCHECK_SPECS = $(wildcard $(patsubst %,spec/%_spec.lua,buffer stream host policy_wrap))
 LD_SO = $(firstword $(wildcard /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.*))
 ASAN_LUA = $(LD_SO) --preload "$$(gcc -print-file-name=libasan.so)" /usr/bin/$(LUA)
 

@@ -4,10 +4,16 @@ local every_type = {}
 
 every_type.NAMES = {
   "device", "stream", "gate", "pool", "buffer", "view", "map", "program", "kernel", "event", "guard", "decided_pool",
-  "decided",
+  "decided", "host", "host_cache", "host_buffer", "host_view",
 }
 
 local SOURCE = "kernel void twice(global int *x) { x[get_global_id(0)] *= 2; }"
+
+--- Hooks of a cache that are called and change nothing.
+local function hooks()
+  local function see() return nil end
+  return { allocate = see, free = see, record = see, query = see }
+end
 
 -- Every decision of a policy in Lua.
 local DECISIONS <const> = {
@@ -22,7 +28,7 @@ local DECISIONS <const> = {
   note = function(event) assert(event.pool) end,
 }
 
---- Objects by name. `dev` becomes one of them. The kernel and a write wait behind the gate, which is shut.
+--- Objects by name. `dev` becomes one of them. The kernel, a write and a transfer wait behind the gate, which is shut.
 function every_type.make(cl, dev)
   local o = { device = dev }
   o.stream = assert(dev:stream())
@@ -38,8 +44,35 @@ function every_type.make(cl, dev)
   o.kernel = o.program.twice
   o.event = assert(o.kernel{ o.buffer, size = 32, stream = o.stream, wait = o.gate })
   assert(o.buffer:write("abcd", 0, { stream = o.stream, async = true })):close()
+  o.host = dev.host
+  o.host_cache = dev:host_cache{ hooks = hooks(), max_cached = 16 * cl.MiB }
+  o.host_buffer = assert(o.host_cache:alloc(1000))
+  assert(o.host_buffer:write(("\3"):rep(1000)))
+  o.host_view = o.host_buffer:view(500, 100)
+  assert(o.buffer:read_async(o.host_view, 0, { stream = o.stream })):close()
+  assert(o.host:alloc(100)):close()
   o.guard = cl.guard(o.stream)
   return o
+end
+
+local function use_host(cl, o)
+  local is_real = not o.device.simulated
+  assert(not is_real or o.host_view:read(4, 2) == "\2\2")
+  assert(o.host_buffer:read(0, 1) == "\3" and #o.host_buffer:string() == 1000)
+  assert(o.host_buffer:fill(4) and o.host_view:write("abc", 1) and o.host_buffer:record(o.stream))
+  assert(o.host_buffer:read(500, 4) == "\4abc")
+  local pinned <close> = assert(o.host:alloc(100))
+  assert(pinned:copy(o.host_view) and pinned:read(1, 3) == "abc")
+  local copy <close> = assert(o.device:alloc(100))
+  assert(copy:copy(pinned) and pinned:fill(0) and pinned:copy(copy))
+  assert(not is_real or pinned:read(0, 4) == "\4abc")
+  local again <close> = assert(copy:write_async(pinned, { size = 50, stream = o.stream }))
+  assert(again:wait())
+  local view, offset = cl.resolve(o.host_view.address)
+  assert(offset == 500 and view.size == 1000)
+  assert(o.host_cache:process_events() and o.host_cache:process_events(10) and o.host_cache:trim())
+  assert(o.host_cache:set_limits{ max_block = 100000 } and o.host_cache:reset_peaks() and o.host_cache:check())
+  assert(o.host_cache:stats().active_blocks == 1 and o.host:check() and o.host:stats())
 end
 
 --- Uses each object once: writes, reads, launches and asks. The gate is opened.
@@ -61,7 +94,8 @@ function every_type.use(cl, o)
   assert(o.decided_pool:check())
   assert(o.program:kernels()[1] == "twice")
   assert(select(2, cl.current()) == o.stream)
-  for _, object in pairs(o) do assert(#tostring(object) > 0) end
+  use_host(cl, o)
+  for _, name in ipairs(every_type.NAMES) do assert(#tostring(o[name]) > 0) end
 end
 
 return every_type

@@ -632,6 +632,8 @@ describe_policy("a decision that misbehaves", function()
         assert(pool:check())
         pool:snapshot()
       end)
+      local buf = assert(pool:alloc(4 * MiB)) -- a trim does not take away what has just been got for it
+      buf:close()
       assert.same({}, exercise(pool))
       check_intact(pool)
     end)
@@ -664,6 +666,94 @@ describe_policy("a decision that misbehaves", function()
     collectgarbage()
     check_intact(pool)
   end)
+end)
+
+-- A policy that answers at random: sense, nonsense, errors; it frees, trims, collects garbage and moves the limit.
+local function random_policy(victims)
+  local function sometimes(n, f)
+    if math.random(n) == 1 then return f() end
+  end
+  local function mischief(request)
+    sometimes(40, function() error "mischief" end)
+    sometimes(30, function() if #victims > 0 then table.remove(victims, math.random(#victims)):close() end end)
+    sometimes(60, function() request.pool:trim() end)
+    sometimes(80, collectgarbage)
+    sometimes(40, function() assert(request.pool:check()) end)
+    sometimes(60, function() return (pcall(request.pool.alloc, request.pool, 5)) and error "allocated" end)
+  end
+  local function number(least, most)
+    return sometimes(25, function() return ({ 0, -1, 1.5, 0 / 0, 2.0 ^ 63, "x" })[math.random(6)] end)
+      or math.random(least, math.max(least, most))
+  end
+  return {
+    name = "random", grain = 64 * KiB,
+    round = function(nbytes) return nbytes + math.random(0, 700) end,
+    fit = function(request, candidates)
+      mischief(request)
+      local block = candidates[math.random(#candidates)]
+      local kind = math.random(8)
+      if kind <= 3 then return block end
+      if kind == 4 then return "more" end
+      if kind == 5 then return sometimes(3, function() return "grow" end) end
+      local offset = math.random(0, block.segment_size) // 512 * 512
+      local segment = sometimes(9, function() return 999 end) or block.segment
+      return { segment = segment }, offset, ({ "best", "grow" })[kind - 5]
+    end,
+    split = function(request, block)
+      mischief(request)
+      return number(request.size, block.size)
+    end,
+    grow = function(request, default, refused)
+      mischief(request)
+      return refused and number(request.size, refused) or number(request.size, 2 * default)
+    end,
+    keep = function(request)
+      mischief(request)
+      return math.random(2) == 1
+    end,
+    oom = function(request)
+      mischief(request)
+      return math.random(3) == 1
+    end,
+    admit = function(request)
+      mischief(request)
+      return math.random(30) > 1, "not now"
+    end,
+    note = function() sometimes(100, error) end,
+  }
+end
+
+describe_policy("a policy that answers at random", function()
+  for seed = 1, 6 do
+    it(("loses nothing: seed %d"):format(seed), function()
+      math.randomseed(seed)
+      local victims, failed = {}, 0
+      local function close_one()
+        local buf = table.remove(victims, math.random(#victims))
+        pcall(buf.close, buf) -- `note` may raise
+      end
+      local pool = open(random_policy(victims), 3 * MiB)
+      local streams = { sim.default_stream, sim:stream(), sim:stream() }
+      for i = 1, 1500 do
+        local ok, buf = pcall(pool.alloc, pool, math.random(0, 1 << math.random(0, 20)), streams[math.random(3)])
+        if not ok then
+          failed = failed + 1
+          assert.matches("^policy 'random': %l+: ", buf)
+        elseif buf then
+          victims[#victims + 1] = buf
+        end
+        while #victims > math.random(0, 40) do close_one() end
+        if i % 10 == 0 then
+          assert(pool:check())
+          assert.equal(#victims, pool:stats().active_blocks)
+        end
+      end
+      assert(failed > 20 and pool:stats().allocs > 500, failed)
+      while #victims > 0 do close_one() end
+      check_intact(pool)
+      for i = 2, 3 do streams[i]:close() end
+    end)
+  end
 end)
 
 describe_policy("a table of decisions", function()

@@ -77,6 +77,7 @@ typedef struct cla_simulation {
   bool manual;           /* commands complete by cla_simulate_complete, or when something waits for them */
   bool accepts_oversize; /* the driver itself does not check max_alloc */
   uint64_t refuse_above; /* creation fails above this size, although max_alloc allows it; 0: never */
+  bool ordered_subs;     /* sub-buffers that overlap must be released newest first, as for NVIDIA's driver */
 } cla_simulation;
 CLA_API cla_status cla_simulate(const cla_simulation *, cla_device **out);
 CLA_API cla_status cla_simulate_complete(cla_stream *, uint64_t ncommands, uint64_t *completed);
@@ -312,11 +313,12 @@ typedef struct cla_host cla_host;
  * CLA_E_NOMEM, CLA_E_DRIVER or CLA_E_UNSUPPORTED, plain memory takes its place; with another status the request fails. */
 typedef struct cla_host_hooks {
   void *arg;
-  /* nbytes of memory, 64-byte aligned; `backing` is the backend's own. is_pinned comes as true. */
+  /* nbytes of memory that nobody else has, 64-byte aligned; `backing` is the backend's own. is_pinned comes as true. */
   cla_status (*allocate)(void *arg, size_t nbytes, void **memory, void **backing, bool *is_pinned);
   void (*free)(void *arg, void *memory, void *backing, size_t nbytes);
-  cla_status (*record)(void *arg, cla_stream *, uint64_t *ticket); /* a ticket for what has been submitted; ascends */
-  bool (*query)(void *arg, cla_stream *, uint64_t ticket);         /* is it done; a failure counts as not yet */
+  /* A ticket for what has been submitted; tickets of a stream ascend. 0: there is nothing to wait for. */
+  cla_status (*record)(void *arg, cla_stream *, uint64_t *ticket);
+  bool (*query)(void *arg, cla_stream *, uint64_t ticket); /* is it done; a failure counts as not yet */
 } cla_host_hooks;
 
 typedef enum cla_host_kind {
@@ -330,7 +332,7 @@ typedef struct cla_host_options {
   cla_host_kind kind;
   size_t power_of_two_up_to; /* sizes are rounded to powers of two up to here, default 1 MiB ... */
   size_t steps_up_to; /* ... to steps that waste at most 1/8 up to here, default 256 MiB; above to pages of 4 KiB */
-  size_t max_cached;  /* bytes kept free; default a quarter of the machine's memory */
+  size_t max_cached;  /* most bytes kept free, those of threads included; default a quarter of the machine's memory */
   size_t max_block;   /* a larger block is not kept; default: max_cached */
   bool background;    /* a thread completes pending blocks; default false */
   const cla_host_hooks *hooks; /* NULL: `kind` decides; copied */
@@ -340,7 +342,7 @@ CLA_API cla_host_options cla_host_defaults(void);
 CLA_API cla_status cla_host_create(cla_device *, const cla_host_options *, cla_host **out); /* NULL: the defaults */
 CLA_API cla_status cla_device_host(cla_device *, cla_host **out); /* the default cache, made on first use; borrowed */
 /* Closes the cache: what is free goes back now, what is pending when its streams are done, live allocations when they are
- * freed. */
+ * freed, by whatever thread. Does nothing to a device's own, which goes with its device. */
 CLA_API void cla_host_close(cla_host *);
 
 /* `context` is for free and record; it is never an address and is recognised for ever. Zero bytes: a valid allocation. When
@@ -472,10 +474,51 @@ typedef struct cla_block_info {
   cla_block_state state;
   uint64_t stream;     /* the owner's id; 0: nobody's */
   size_t segment_size; /* bytes */
+  void *segment_address;
 } cla_block_info;
 /* Calls the visitor for every block, segment by segment in address order, on a copy taken at one moment. A
  * visitor that returns false ends the walk. */
 CLA_API cla_status cla_pool_snapshot(cla_pool *, bool (*visit)(const cla_block_info *, void *arg), void *arg);
+
+/* What happens to a pool's blocks and segments, recorded in a ring of the newest events. The names are those of
+ * PyTorch's memory snapshots. */
+typedef enum cla_trace_action {
+  CLA_TRACE_ALLOC,          /* a block was handed out */
+  CLA_TRACE_FREE_REQUESTED, /* it was freed, and is held: other streams use it, or it is mapped */
+  CLA_TRACE_FREE_COMPLETED, /* what was held is free */
+  CLA_TRACE_FREE,           /* both at once */
+  CLA_TRACE_SEGMENT_ALLOC,  /* from the driver */
+  CLA_TRACE_SEGMENT_FREE,   /* back to it */
+  CLA_TRACE_OOM             /* an allocation failed */
+} cla_trace_action;
+typedef struct cla_trace_event {
+  uint64_t time_ns;    /* since the recording began */
+  uint64_t address;    /* the segment's address + the block's offset in it, so that blocks tile their segments: it tells
+                          blocks apart, but is not the allocation's address where gaps are set aside (see cla_alloc);
+                          of CLA_TRACE_OOM: the bytes that were left below the limit */
+  uint64_t size;       /* bytes requested; of a segment: all of it */
+  uint64_t block_size; /* bytes that the block takes up; 0 where the event is about no block */
+  uint64_t stream;     /* id of the stream; 0: nobody's */
+  uint32_t thread;     /* the operating system's number of the thread */
+  cla_trace_action action;
+} cla_trace_event;
+
+/* Starts recording, whatever was recorded before: room for at least `nevents` (0: 2^20), 48 bytes each. */
+CLA_API cla_status cla_pool_trace_start(cla_pool *, size_t nevents);
+CLA_API cla_status cla_pool_trace_stop(cla_pool *); /* what is recorded can be read until the next start */
+
+/* Events, and the blocks that were there after the last of them, at one moment. The caller gives both arrays and their room;
+ * the counts are how many there are, of which as many are written as there is room for. */
+typedef struct cla_trace {
+  cla_trace_event *events; /* oldest first */
+  size_t events_room, nevents;
+  cla_block_info *blocks; /* as cla_pool_snapshot gives them */
+  size_t blocks_room, nblocks;
+  uint64_t nlost;    /* events that the ring has no room for any more */
+  uint64_t start_us; /* of the wall clock since 1970, when the recording began */
+  bool is_recording;
+} cla_trace;
+CLA_API cla_status cla_pool_trace_read(cla_pool *, cla_trace *); /* CLA_E_INVALID: nothing was ever recorded */
 
 /* The last failure on this thread, or "" when there was none. */
 CLA_API const char *cla_last_error(void);

@@ -274,6 +274,7 @@ function device:close() end
 ---@field lazy? boolean memory counts at its first use, not when the buffer is made
 ---@field manual? boolean commands complete when `dev:complete` says so, not at once
 ---@field accepts_oversize? boolean the driver makes buffers larger than it can back
+---@field ordered_subs? boolean sub-buffers that overlap must be released newest first, as for NVIDIA's driver
 
 -- ---- Pools ---------------------------------------------------------------------------------------------------
 
@@ -324,6 +325,20 @@ function pool:snapshot() end
 ---@param rows? integer segments at most, the largest; 16
 ---@return string
 function pool:draw(width, rows) end
+
+---Records what happens to blocks and segments in a ring of the newest events: `pool:trace(true)` starts it (anew),
+---`pool:trace(false)` stops it, `pool:trace()` gives what there is, while it goes on too. Addresses are such that
+---blocks tile their segments; they are not those of buffers. `lost` of the trace counts events there was no room for.
+---@param on? boolean
+---@param options? clalloc.pool_trace_options
+---@return clalloc.trace|boolean|nil trace
+---@return string? message
+---@return integer? code
+function pool:trace(on, options) end
+
+---Options of `pool:trace(true)`.
+---@class clalloc.pool_trace_options
+---@field events? integer room for so many; 1048576 if left out, 48 bytes each
 
 ---Recounts everything; raises where the books disagree.
 ---@return boolean
@@ -804,6 +819,13 @@ function program:close() end
 ---@overload fun(launch: clalloc.launch): clalloc.event?, string?, string?
 local kernel = {}
 
+---The same as calling it, but makes no event, which takes less time: `prog.saxpy:launch{2.0, x, y, size = n}`.
+---@param launch clalloc.launch
+---@return true?
+---@return string? message
+---@return string? code
+function kernel:launch(launch) end
+
 ---Lets go of the kernel; the program makes it again when asked.
 function kernel:close() end
 
@@ -998,11 +1020,16 @@ function cl.policy.on_oom(policy, fn) end
 ---@class clalloc.traces
 cl.trace = {}
 
----Reads a trace: PyTorch snapshots as CSV, RMM logs, lifetime tables; found out from the content.
+---Reads a trace: PyTorch snapshots, pickled or as CSV, RMM logs, lifetimes, timelines; found out from the content.
 ---@param path string NAME.initial.csv is read along
 ---@param options? clalloc.trace_options
 ---@return clalloc.trace
 function cl.trace.load(path, options) end
+
+---A trace of a recording that is there already, as columns.
+---@param recording clalloc.recording
+---@return clalloc.trace
+function cl.trace.new(recording) end
 
 ---A recorder: tell it what is allocated and freed, and `finish` gives the trace.
 ---@return clalloc.recorder
@@ -1017,6 +1044,26 @@ function cl.trace.human(nbytes) end
 ---@class clalloc.trace_options
 ---@field initial? string|false the file of what was live at the start, or false for none
 ---@field name? string
+---@field device? integer whose allocations to take, from 0, where a snapshot has those of several devices
+
+---A recording: what happened to an allocator's blocks and segments, as lists of one length.
+---@class clalloc.recording
+---@field events clalloc.event_columns
+---@field before? table what existed before: `segments` and `blocks`; else found out from the end
+---@field segments? table[] what is there after the last event; each with its `blocks`
+---@field name? string
+---@field device? integer number of the device, 0 if left out
+---@field addressed? boolean of a trace's recording: false where `address` holds numbers that only tell blocks apart
+
+---Columns of events, one event at each index.
+---@class clalloc.event_columns
+---@field action string[] `alloc`, `free`, `free_requested`, `free_completed`, `segment_alloc`, `oom`, ...
+---@field address integer[]
+---@field size integer[] requested bytes
+---@field stream? integer[] 0 is the default one
+---@field time_us? integer[] microseconds
+---@field thread? integer[]
+---@field block? integer[] bytes that the block takes up
 
 ---A trace: allocations and frees in program order.
 ---@class clalloc.trace
@@ -1029,10 +1076,12 @@ function cl.trace.human(nbytes) end
 ---@field initial integer operations at the start that make what was live before
 ---@field peak_live integer the most bytes live at once
 ---@field failures integer allocations that failed in the recording
+---@field lost integer of a pool's recording: events older than those there was room for
 ---@field scale integer what sizes were divided by
 ---@field op integer[] slot: allocates into it; -slot: frees it
 ---@field size integer[] bytes
 ---@field stream integer[]
+---@field recording clalloc.recording what the trace was made of
 local trace = {}
 
 ---The same trace with every size divided, rounded up.
@@ -1040,12 +1089,14 @@ local trace = {}
 ---@return clalloc.trace
 function trace:scaled(n) end
 
----Writes the trace as CSV, which `load` reads back.
+---Writes the trace: as CSV, which `load` reads back, or for another tool.
 ---@param path string
+---@param format? "csv"|"pickle"|"chrome"|"rmm"|"pytorch_snapshot" else by the suffix of path
+---@param options? table `streams = false`: in an RMM log every stream is the default one
 ---@return boolean? done
 ---@return string? message
 ---@return integer? code
-function trace:save(path) end
+function trace:save(path, format, options) end
 
 ---A recorder of allocations.
 ---@class clalloc.recorder

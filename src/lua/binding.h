@@ -257,6 +257,8 @@ typedef struct lua_entry {
   lua_State *L;
   int table;       /* stack index of the hooks' functions; 0: not to be called */
   bool is_running; /* one of them is being called */
+  bool has_record; /* the hook `record` is to be told of: */
+  uint64_t stream, ticket;
   bool has_failed;
   char fault[256]; /* the first error of a hook that could not stop what it was called for */
 } lua_entry;
@@ -269,6 +271,12 @@ void cla_lua_unhooks(struct lua_hooks *hooks);
 uint64_t cla_lua_missed(const struct lua_hooks *hooks); /* calls left out because Lua could not be called */
 /* The hooks of a cache if they are of this state: their functions, or nil, are pushed. */
 struct lua_hooks *cla_lua_pushhooks(lua_State *L, const cla_host *host);
+
+/* host_bytes.c: the optional arguments `offset` and `n` at arg and arg + 1, by default all that follows; gives the offset. Then
+ * the methods read([offset [, n]]) and write(string [, offset]) of something that has `size` bytes of host memory. */
+size_t cla_lua_optrange(lua_State *L, int arg, size_t size, const char *what, size_t *nbytes);
+int cla_lua_readbytes(lua_State *L, const void *memory, size_t size, const char *what);
+int cla_lua_writebytes(lua_State *L, void *memory, size_t size, const char *what);
 
 /* host_buffer.c: the view for cl.resolve and its offset; false: the address is in no pinned allocation. */
 bool cla_lua_resolve_host(lua_State *L, const void *address, cla_status *status);
@@ -332,6 +340,8 @@ int cla_lua_device_host_cache(lua_State *L); /* host.c: dev:host_cache([opts]) *
 int cla_lua_host_alloc(lua_State *L);        /* host_buffer.c: host:alloc(nbytes) */
 int cla_lua_device_complete(lua_State *L);   /* sim.c: dev:complete(stream [, n]) */
 int cla_lua_debug_table(lua_State *L);       /* debug.c: pushes the table cl.debug */
+int cla_lua_pool_trace_table(
+    lua_State *L); /* pool_trace.c: pushes {start, stop, read}, for lua/clalloc/trace/pool.lua */
 
 /* Functions of the module. */
 int cla_lua_device(lua_State *L);   /* device.c: cl.device([selector]) */

@@ -1,6 +1,7 @@
 /* Kernels: the fields that describe them, and the launch.
  *
- *   prog.saxpy{2.0, x, y, size = n}   -> event
+ *   prog.saxpy{2.0, x, y, size = n}          -> event
+ *   prog.saxpy:launch{2.0, x, y, size = n}   -> true: the same without an event, which takes less time
  *
  * The list part holds the arguments, exactly as many as the kernel has; what each parameter takes:
  *   integers, floats, bool   a number in the type's range (a float with an integral value too), a boolean
@@ -320,7 +321,7 @@ static cla_status launch_error(const lua_kernel *k, const launch *w, unsigned np
                     w->group[0], w->group[1], w->group[2], k->max_group, must);
 }
 
-/* Pins are taken, arguments set: on to the stream. */
+/* Pins are taken, arguments set: on to the stream. `event` may be NULL: none is wanted. */
 static cla_status enqueue(lua_kernel *k, const launch *w, const cla_order *o, unsigned npins, cl_event *event) {
   const cla_driver *driver = driver_of(k);
   cl_command_queue queue = o->stream->queue;
@@ -333,17 +334,16 @@ static cla_status enqueue(lua_kernel *k, const launch *w, const cla_order *o, un
   return err ? launch_error(k, w, npins, err) : CLA_OK;
 }
 
+/* `out` NULL: no event is made. */
 static cla_status run(lua_kernel *k, const launch *w, const cla_order *o, lua_event *out) {
   unsigned npins = 0;
   cl_event event = NULL;
   uint64_t number = 0;
   cla_status status = pin_all(k, &npins);
   if (!status) status = set_all(k);
-  if (!status) status = enqueue(k, w, o, npins, &event);
-  if (!status) {
-    number = cla__stream_after(o->stream);
-    cla_lua_fillevent(out, event, o->stream, number);
-  }
+  if (!status) status = enqueue(k, w, o, npins, out ? &event : NULL);
+  if (!status) number = cla__stream_after(o->stream);
+  if (!status && out) cla_lua_fillevent(out, event, o->stream, number);
   unpin(k, npins, o->stream, number);
   if (!status) cla__flush(driver_of(k), o->stream->queue);
   return status;
@@ -361,13 +361,16 @@ static void read_wait(lua_State *L, lua_kernel *k, launch *w, lua_command *c) {
   if (k->readings != reading) read_table(L, k, w);
 }
 
-static int kernel_call(lua_State *L) {
+/* Pushes the event, or true. */
+static int launch_kernel(lua_State *L, bool wants_event) {
   lua_kernel *k = check_kernel(L, 1);
   if (lua_type(L, 2) != LUA_TTABLE)
     return luaL_error(L, "%s: a table of arguments expected, as in {..., size = n}, got %s", k->name,
                       cla_lua_pushgiven(L, 2));
   lua_settop(L, 2);
-  lua_event *event = cla_lua_newevent(L); /* may collect garbage: before all else */
+  lua_event *event = NULL;
+  if (wants_event) event = cla_lua_newevent(L); /* may collect garbage: before all else */
+  else lua_pushboolean(L, 1);
   cla_lua_checkopen(L, 1, k->kernel, "kernel");
   launch w;
   lua_command c;
@@ -382,6 +385,10 @@ static int kernel_call(lua_State *L) {
   lua_settop(L, 3);
   return 1;
 }
+
+static int kernel_call(lua_State *L) { return launch_kernel(L, true); }
+
+static int kernel_launch(lua_State *L) { return launch_kernel(L, false); }
 
 /* ---- Fields --------------------------------------------------------------------------------------------- */
 
@@ -453,7 +460,7 @@ static int localmem_tostring(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"close", kernel_close}, {NULL, NULL}};
+static const luaL_Reg methods[] = {{"launch", kernel_launch}, {"close", kernel_close}, {NULL, NULL}};
 
 static const luaL_Reg properties[] = {
     {"name", kernel_name},           {"args", kernel_args},

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "pool/count.h"
+#include "pool/tracing.h"
 
 static void activate(cla_pool *p, cla_block *b, size_t nbytes) {
   b->state = CLA_ACTIVE; /* a quick block is QUICK until now */
@@ -14,6 +15,7 @@ static void activate(cla_pool *p, cla_block *b, size_t nbytes) {
   b->generation = ++p->generation;
   b->segment->nlive++;
   cla__count_alloc(p, b);
+  cla__trace_block(p, CLA_TRACE_ALLOC, b);
 }
 
 /* ---- Out of memory ---- */
@@ -248,6 +250,7 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
 static cla_status report(attempt *a, cla_status status, const char *cause) {
   cla_pool *p = a->pool;
   p->stats.ooms++;
+  cla__trace_oom(p, a->nbytes, a->owner);
   const cla_stats totals = cla__pool_totals(p), *s = &totals;
   char tried[160] = "";
   size_t used = 0;

@@ -211,10 +211,18 @@ static cla_status ask_for_block(survey *v, const cla_request *r, cla_moment *whe
   return CLA_OK;
 }
 
+/* The segment of this number, or NULL. Who names places names the same segment again and again. */
+static cla_segment *numbered(cla_pool *p, uint64_t number) {
+  cla_segment *g = p->named;
+  if (g && g->range.base && g->number == number) return g;
+  for (g = p->segments; g && g->number != number;) g = g->next;
+  if (g) p->named = g;
+  return g;
+}
+
 /* The free block that covers the place and may be used by `o`, or NULL. */
-static cla_block *free_at(const cla_pool *p, const cla_owner *o, uint64_t segment, size_t offset, size_t size) {
-  const cla_segment *g = p->segments;
-  while (g && g->number != segment) g = g->next;
+static cla_block *free_at(cla_pool *p, const cla_owner *o, uint64_t segment, size_t offset, size_t size) {
+  const cla_segment *g = numbered(p, segment);
   if (!g || offset >= g->size) return NULL;
   cla_block *b = cla__block_at(p, g, offset);
   if (b->state != CLA_BINNED || b->offset + b->size - offset < size) return NULL;
@@ -272,7 +280,10 @@ cla_status cla__choose_fresh(cla_pool *p, cla_owner *o, size_t nbytes, size_t si
     const cla_request r = cla__request(p, nbytes, size, o);
     cla_fit answer = {.choice = CLA_CHOOSE_DEFAULT};
     cla_moment when = cla__now(p);
+    cla_segment *g = b->segment;
+    g->pins++; /* a trim leaves it here */
     cla_status status = cla__ask_fit(p, &r, &fresh, 1, &answer);
+    if (!p->is_closed) g->pins--;
     if (status) return status;
     if (answer.choice == CLA_CHOOSE_BLOCK || answer.choice == CLA_CHOOSE_PLACE) {
       b = free_at(p, o, answer.segment, answer.offset, size);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "pool/count.h"
+#include "pool/tracing.h"
 
 /* ---- Segments that become free ---- */
 
@@ -41,6 +42,7 @@ void cla__pool_settle(cla_pool *p, cla_block *b) {
     b->nuses--;
   }
   b->segment->nlive--;
+  cla__trace_block(p, CLA_TRACE_FREE_COMPLETED, b);
   if (b->segment->is_bad) return; /* stays held until its segment goes */
   if (!b->segment->nlive) segment_idle(p, b->segment);
   cla__uncount_held(p, b);
@@ -112,9 +114,11 @@ static void free_locked(cla_pool *p, cla_block *b, cla_segment **chain) {
     b->state = CLA_HELD;
     b->before = b->after = NULL;
     cla__count_held(p, b);
+    cla__trace_block(p, CLA_TRACE_FREE_REQUESTED, b);
     cla__pool_settle(p, b);
   } else {
     g->nlive--;
+    cla__trace_block(p, CLA_TRACE_FREE, b);
     cla__owner_put(o, b);
   }
   if (p->chores) do_chores(p, g, chain);
@@ -138,23 +142,33 @@ cla_note cla__note_of(cla_happening what, const cla_handle *h) {
   return note;
 }
 
-/* `is_told`: a watching policy gets to know. */
+/* A live block of a pool whose policy is told. Gives the lock back. */
+static __attribute__((noinline)) void free_watched(cla_pool *p, cla_block *b, bool is_told) {
+  const cla_note note = note_of(CLA_NOTE_FREE, b);
+  cla_segment *chain = NULL;
+  free_locked(p, b, &chain);
+  cla__unlock(&p->lock);
+  if (chain) cla__segments_release(p, chain);
+  if (is_told) cla__tell(p, &note);
+}
+
 static inline __attribute__((always_inline)) cla_status pool_free(const cla_handle *h, bool is_told) {
   cla_status status = cla__alive();
   if (status) return status;
   cla_pool *p = h->pool;
   cla_segment *chain = NULL;
-  cla_note note = {.address = NULL};
   cla__lock(&p->lock);
   if (h->block->generation == h->generation) {
-    if (p->is_watched) note = note_of(CLA_NOTE_FREE, h->block);
+    if (p->is_watched) {
+      free_watched(p, h->block, is_told);
+      return CLA_OK;
+    }
     free_locked(p, h->block, &chain);
   } else {
     status = stale(h);
   }
   cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
-  if (is_told && note.address) cla__tell(p, &note);
   return status;
 }
 
@@ -223,9 +237,11 @@ cla_status cla_free(void *address) {
   cla_pool *p = lock_pool_of(address, &g);
   if (!p) return unknown_address(address);
   cla_block *b = cla__table_find(&p->blocks, (uintptr_t)address);
-  cla_note note = {.address = NULL};
   if (b && b->state == CLA_ACTIVE && b->generation) {
-    if (p->is_watched) note = note_of(CLA_NOTE_FREE, b);
+    if (p->is_watched) {
+      free_watched(p, b, true);
+      return CLA_OK;
+    }
     free_locked(p, b, &chain);
   } else if (b) {
     status = cla__error(CLA_E_FREED, "address %p is freed already", address);
@@ -238,7 +254,6 @@ cla_status cla_free(void *address) {
   }
   cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
-  if (note.address) cla__tell(p, &note);
   return status;
 }
 

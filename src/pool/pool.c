@@ -113,10 +113,12 @@ static cla_status pool_new(cla_device *d, const cla_pool_options *options, bool 
   p->growing = 0;
   p->segment_number = 0;
   p->stats = (cla_stats){0};
+  p->ring = NULL;
   memset(p->live_of_class, 0, sizeof p->live_of_class);
   p->owners = NULL;
   p->nstreams = p->nspoiled = p->nunwanted = p->nundecided = 0;
   p->cuts = 0;
+  p->named = NULL;
   if (!is_default) cla_device_retain(d);
   p->closed_owners = NULL;
   p->nobody = status ? NULL : cla__owner_new(p, NULL);
@@ -238,10 +240,13 @@ void cla_pool_close(cla_pool *p) {
   close_stats(p);
   cla_owner *owners = p->owners;
   p->owners = p->nobody = NULL;
+  cla_ring *ring = p->ring;
+  p->ring = NULL;
   p->nstreams = 0;
   for (size_t i = 0; i < p->nslots; i++) p->by_slot[i] = NULL;
   p->closed_owners = owners;
   cla__unlock(&p->lock);
+  cla__ring_free(ring);
 
   wreck *w = malloc(sizeof *w);
   if (w) {

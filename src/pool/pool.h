@@ -12,6 +12,7 @@
 
 #include "runtime/lock.h"
 #include "runtime/runtime.h"
+#include "trace/ring.h"
 
 typedef struct cla_segment cla_segment;
 typedef struct cla_block cla_block;
@@ -63,6 +64,7 @@ struct cla_sub {
   size_t offset, size;
   cl_mem mem;
   cla_sub *chain;          /* in the segment's hash; in a chain to be released */
+  cla_sub *newer, *older;  /* among all of the segment's, in the order they were made */
   cla_sub *before, *after; /* in the segment's loose list, least recently used first */
   bool is_loose;           /* no live block's own: dropped when in the way, or when there are many */
   unsigned pins;           /* commands being enqueued */
@@ -91,6 +93,7 @@ struct cla_segment {
   unsigned nlevels;            /* 0: not split yet, first is the only block */
   cla_sub **subs;              /* hash by offset and size: sub_capacity chains */
   size_t nsubs, sub_capacity, nloose;
+  cla_sub *newest;
   cla_sub *loose_first, *loose_last;
 };
 
@@ -192,7 +195,9 @@ struct cla_pool {
   uint64_t segment_number;
   uint64_t cuts; /* blocks taken out of the bins: with other counts, tells whether the pool is as it was */
   cla_stats stats;
+  cla_ring *ring;        /* events are noted while it has no `blocks`; NULL: nothing was ever recorded. See tracing.h */
   cla_segment *segments; /* in the order made, newest first */
+  cla_segment *named;    /* that a policy has named last; maybe gone since */
   cla_owner *owners;     /* all, nobody included */
   cla_owner *nobody;
   cla_owner *closed_owners; /* of a closed pool, without their streams: freed with the last reference */
@@ -310,7 +315,7 @@ cla_segment *cla__segment_releasable(cla_pool *p);
  * driver is called, and has pinned block and segment. */
 cla_status cla__sub_get(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **sub, cl_mem *out);
 void cla__sub_loosen(cla_block *b);          /* b is freed: its own sub-buffer is nobody's now */
-cla_sub *cla__subs_take_all(cla_segment *g); /* chained; the segment is in no pool any more */
+cla_sub *cla__subs_take_all(cla_segment *g); /* chained, newest first; the segment is in no pool any more */
 void cla__subs_release(const cla_driver *driver, cla_sub *chain);
 
 /* ---- policy.c: the decisions in C ---- */
@@ -413,10 +418,13 @@ void cla__segment_spoil(cla_pool *p, cla_segment *g); /* the driver could not ba
 void cla__pool_sweep(cla_pool *p, cla_segment **chain);
 void cla__segment_decided(cla_pool *p, cla_segment *g, bool is_unwanted); /* or in use again: then wanted */
 size_t cla__pool_default_limit(const cla_pool *p);
-void cla__pool_unref(cla_pool *p);        /* the struct's reference, as opposed to a user's */
-void cla__pool_wait_streams(cla_pool *p); /* those that are not behind a gate of this thread's */
-uint64_t cla__pool_largest(cla_pool *p);  /* bytes of the largest free block; holds the lock */
-cla_stats cla__pool_totals(cla_pool *p);  /* the statistics, complete; holds the lock */
+void cla__pool_unref(cla_pool *p);           /* the struct's reference, as opposed to a user's */
+void cla__pool_wait_streams(cla_pool *p);    /* those that are not behind a gate of this thread's */
+cla_status cla__pool_lock_live(cla_pool *p); /* CLA_OK: the lock is held */
+/* A malloc'ed copy of what cla_pool_snapshot shows, never NULL; holds the lock. */
+cla_status cla__pool_copy_blocks(cla_pool *p, cla_block_info **out, size_t *count);
+uint64_t cla__pool_largest(cla_pool *p); /* bytes of the largest free block; holds the lock */
+cla_stats cla__pool_totals(cla_pool *p); /* the statistics, complete; holds the lock */
 #ifdef CLA_DEBUG
 void cla__debug_check(
     cla_pool *p); /* aborts on a contradiction: after every slow allocation and trim of a debug build */
