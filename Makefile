@@ -259,6 +259,7 @@ sanitize: deps-build-test-sanitize
 
 # ---- Install ------------------------------------------------------------------------------------
 
+LUA_FOLDERS = $(patsubst lua/clalloc/%/,%,$(wildcard lua/clalloc/*/))
 LUA_DIR = $(DESTDIR)$(PREFIX)/share/lua/5.4/clalloc
 MODULE_DIR = $(DESTDIR)$(PREFIX)/lib/lua/5.4/clalloc
 LIB_DIR = $(DESTDIR)$(PREFIX)/lib
@@ -278,12 +279,9 @@ Libs: -L$${libdir} -lclalloc
 endef
 
 install: build
-	install -d $(LUA_DIR)/policies $(LUA_DIR)/tensor $(LUA_DIR)/trace $(MODULE_DIR) $(LIB_DIR)/pkgconfig \
-	  $(INCLUDE_DIR)
+	install -d $(LUA_FOLDERS:%=$(LUA_DIR)/%) $(MODULE_DIR) $(LIB_DIR)/pkgconfig $(INCLUDE_DIR)
 	install -m 644 lua/clalloc/*.lua $(LUA_DIR)
-	install -m 644 lua/clalloc/policies/*.lua $(LUA_DIR)/policies
-	install -m 644 lua/clalloc/tensor/*.lua $(LUA_DIR)/tensor
-	install -m 644 lua/clalloc/trace/*.lua $(LUA_DIR)/trace
+	for folder in $(LUA_FOLDERS); do install -m 644 lua/clalloc/$$folder/*.lua $(LUA_DIR)/$$folder || exit 1; done
 	install -m 755 $(MODULE) $(MODULE_DIR)/core.so
 	install -m 755 $(LIBRARY) $(LIB_DIR)
 	ln -sf $(notdir $(LIBRARY)) $(LIB_DIR)/libclalloc.so

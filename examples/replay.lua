@@ -1,28 +1,38 @@
--- Replays recorded allocation traces through the pool and prints what each would have cost.
+-- Replays recorded allocation traces through the pool, under one policy or several, and prints what each would have
+-- cost.
 --
 --   lua5.4 examples/replay.lua snapshot.csv --simulate 80
+--   lua5.4 examples/replay.lua snapshot.csv --simulate 80 --policy caching,direct,./mine.lua --fit --plot out.svg
 --   lua5.4 examples/replay.lua snapshot.csv --scale 64 --policy direct
 --
 -- You will see, for every file: operations, driver calls, peak live bytes, peak reserved bytes and their ratio (1.0
--- would waste nothing), seconds, and nanoseconds per operation. Compare `--policy direct`, where every allocation
--- goes to the driver. A row that is not as it should be stops the run with file, line and reason.
+-- would waste nothing), what the peak was made of, and nanoseconds per operation; for several policies a table with a
+-- row each. Compare `direct`, where every allocation goes to the driver. A row of a file that is not as it should be
+-- stops the run with file, line and reason.
 
-local USAGE = "usage: replay.lua FILE... [--policy NAME] [--scale N] [--simulate GiB] [--device SEL]"
+local USAGE = "usage: replay.lua FILE... [--policy LIST] [--scale N] [--streams N] [--simulate GiB | --device SEL]\n"
+  .. "       [--limit GiB] [--fit] [--cost US] [--plot OUT.svg] [--json] [--help]"
 
 local HELP = USAGE .. [[
 
 
-Files are PyTorch snapshot CSVs (NAME.initial.csv is loaded along), RMM logs, lifetime CSVs (id,lower,upper,size)
-and logs of 'start_op end_op bytes'.
+Files are PyTorch snapshots, RMM logs, lifetime CSVs (id,lower,upper,size) and logs of 'start_op end_op bytes';
+the format is found out from the content, and NAME.initial.csv is loaded along.
 
-  --policy NAME    caching (default): the pool keeps and cuts what it got from the driver
-                   direct: every allocation is a driver call
+  --policy LIST    names, and Lua files that return a policy, or a function that makes one of (trace, device),
+                   separated by commas. Names: caching (default), direct, torch, rmm, bins, arena, buddy, planned
   --scale N        divide every size by N, rounding up
+  --streams N      deal the allocations out to N streams in turn
   --simulate GiB   a simulated device of that capacity, which has no memory and needs no hardware
   --device SEL     a device by index, type (cpu, gpu) or part of its name; memory is really touched
+  --limit GiB      most that may be reserved: does it fit? The exit code is 1 when it does not
+  --fit            the smallest limit at which each policy completes, by bisection
+  --cost US        microseconds of a driver call, for the estimate of the time spent in the driver; otherwise
+                   measured on the device, or on the default one for a simulated device
+  --plot OUT.svg   draw memory over time and the segments at the peak; needs gnuplot, and one FILE
+  --json           print figures as JSON, a list with an object for each file and policy
   --help           this text]]
 
-local POLICIES = { "caching", "direct" }
 local EXIT_FAILED, EXIT_USAGE = 1, 2
 
 local function stop(code, ...)
@@ -37,41 +47,53 @@ local function stop_usage(...)
   os.exit(EXIT_USAGE, true)
 end
 
--- Options: each turns its text into a value, or gives nil and what it wants.
+-- ---- Options -----------------------------------------------------------------------------------------------------
+-- Each turns its text into a value, or gives nil and what is wrong. Those in `switches` take no text.
 
+local switches = { fit = true, json = true }
 local parse = {}
 
 function parse.policy(text)
-  for _, name in ipairs(POLICIES) do
-    if text == name then
-      return name
-    end
+  local list = {}
+  for name in (text .. ","):gmatch "([^,]*)," do
+    if name == "" then return nil, ("--policy wants names or files separated by commas, got '%s'"):format(text) end
+    list[#list + 1] = name
   end
-  return nil, ("unknown policy '%s'; there are: %s"):format(text, table.concat(POLICIES, ", "))
+  return list
 end
 
-function parse.scale(text)
-  local n = math.tointeger(tonumber(text))
-  if n and n >= 1 then
-    return n
+local function whole_number(name, least, most)
+  return function(text)
+    local n = math.tointeger(tonumber(text))
+    if n and n >= least and n <= most then return n end
+    return nil, ("--%s wants a whole number of at least %d%s, got '%s'"):format(name, least,
+      most < math.maxinteger and (" and at most %d"):format(most) or "", text)
   end
-  return nil, ("--scale wants a whole number of at least 1, got '%s'"):format(text)
 end
 
-function parse.simulate(text)
-  local gib = tonumber(text)
-  if gib and gib > 0 and gib <= 1 << 20 then
-    return gib
+local function number_above_0(name, of, most)
+  return function(text)
+    local n = tonumber(text)
+    if n and n > 0 and n <= most then return n end
+    return nil, ("--%s wants a number of %s above 0, got '%s'"):format(name, of, text)
   end
-  return nil, ("--simulate wants a number of GiB above 0, got '%s'"):format(text)
 end
 
-function parse.device(text)
-  return text
+parse.scale = whole_number("scale", 1, math.maxinteger)
+parse.streams = whole_number("streams", 1, 1024)
+parse.simulate = number_above_0("simulate", "GiB", 1 << 20)
+parse.limit = number_above_0("limit", "GiB", 1 << 20)
+parse.cost = number_above_0("cost", "microseconds", 1e9)
+
+function parse.device(text) return text end
+
+function parse.plot(text)
+  if text ~= "" then return text end
+  return nil, "--plot wants the name of a file"
 end
 
 local function parse_arguments(args)
-  local files, options, i = {}, { policy = POLICIES[1], scale = 1 }, 1
+  local files, options, i = {}, { policy = { "caching" }, scale = 1 }, 1
   while i <= #args do
     local name, text = args[i]:match("^%-%-([^=]+)=?(.*)$")
     if args[i] == "-h" or name == "help" then
@@ -81,6 +103,9 @@ local function parse_arguments(args)
       stop_usage("unknown option ", args[i])
     elseif not name then
       files[#files + 1] = args[i]
+    elseif switches[name] then
+      if args[i]:find("=", 1, true) then stop_usage("--", name, " takes no value") end
+      options[name] = true
     elseif not parse[name] then
       stop_usage("unknown option --", name)
     else
@@ -101,9 +126,44 @@ if #files == 0 then
   stop_usage("no FILE: give it one or more recorded traces")
 elseif options.simulate and options.device then
   stop_usage("--simulate and --device exclude each other")
+elseif options.plot and #files > 1 then
+  stop_usage("--plot draws one FILE, there are ", tostring(#files))
 end
 
 local cl = require "clalloc"
+
+-- ---- Policies ----------------------------------------------------------------------------------------------------
+
+local function is_file(name) return name:find("/", 1, true) or name:find "%.lua$" end
+
+-- A policy of a file; a function there makes one for each pass, as one with a state of its own needs it.
+local function load_policy(path)
+  local chunk, message = loadfile(path, "t")
+  if not chunk then stop_usage(message) end
+  local ok, made = pcall(chunk)
+  if not ok then stop_usage(path, ": ", tostring(made)) end
+  if type(made) == "function" then return made end
+  if type(made) ~= "table" then
+    stop_usage(path, ": it must return a policy, or a function that makes one, and returned ", type(made))
+  end
+  ok, made = pcall(cl.policy.new, made)
+  if not ok then stop_usage(path, ": ", made) end
+  return made
+end
+
+local function policy_named(name)
+  if is_file(name) then return load_policy(name) end
+  local builtin, names = require "clalloc.policies", {}
+  if builtin[name] then return name end
+  for known in pairs(builtin) do names[#names + 1] = known end
+  table.sort(names)
+  stop_usage(("unknown policy '%s'; there are: %s"):format(name, table.concat(names, ", ")))
+end
+
+local policies = {}
+for i, name in ipairs(options.policy) do policies[i] = policy_named(name) end
+
+-- ---- The device --------------------------------------------------------------------------------------------------
 
 -- The value, or a clean exit: failures come as nil and a message, misuse as an error.
 local function need(f, ...)
@@ -121,7 +181,21 @@ local function open_device()
   return need(cl.device, options.device)
 end
 
-local function check_fits(t, device)
+local device = open_device()
+
+-- Seconds of a driver call, and where they are from; nil where there is no device to measure on.
+local function driver_cost()
+  if options.cost then return options.cost / 1e6, "as told" end
+  local real = device
+  if device.simulated then
+    local ok, default = pcall(cl.device)
+    if not ok then return nil end
+    real = default
+  end
+  return need(require "clalloc.replay.cost", real), "as on " .. real.name
+end
+
+local function check_fits(t)
   local limit = device:pool():stats().limit
   if device.simulated or t.peak_live <= limit then
     return
@@ -136,7 +210,7 @@ end
 local QUIET_SECONDS, BAR_WIDTH = 0.5, 40
 
 local function progress_bar()
-  if not os.execute("test -t 1") then
+  if options.json or not os.execute("test -t 1") then
     return nil
   end
   local start = os.clock()
@@ -150,27 +224,67 @@ local function progress_bar()
   end
 end
 
-local function replay_file(path, device)
+-- ---- JSON --------------------------------------------------------------------------------------------------------
+
+local json = {}
+
+json["nil"] = function() return "null" end
+json.boolean = tostring
+
+function json.number(n) return math.type(n) == "integer" and ("%d"):format(n) or ("%.17g"):format(n) end
+
+function json.string(text)
+  return '"' .. text:gsub('[%c"\\\127]', function(c) return ("\\u%04x"):format(c:byte()) end) .. '"'
+end
+
+-- The figures of a result; what a plot is made of is left out.
+function json.table(result)
+  local names, fields = {}, {}
+  for name, value in pairs(result) do
+    if type(value) ~= "table" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    fields[i] = json.string(name) .. ": " .. json[type(result[name])](result[name])
+  end
+  return "{" .. table.concat(fields, ", ") .. "}"
+end
+
+-- ---- Replaying ---------------------------------------------------------------------------------------------------
+
+local cost, cost_source = driver_cost()
+
+local function replay_file(path)
   local t = need(cl.trace.load, path)
   if options.scale > 1 then
     t = t:scaled(options.scale)
   end
-  check_fits(t, device)
-  local result = need(cl.replay, t, {
-    device = device, policy = cl.policy[options.policy](), progress = progress_bar(),
+  check_fits(t)
+  return need(cl.replay, t, {
+    device = device, policies = policies, progress = progress_bar(), streams = options.streams,
+    limit = options.limit and math.floor(options.limit * cl.GiB) or nil, details = true, fit = options.fit,
+    driver_cost = cost,
   })
-  print(result)
-  return result
 end
 
-local device = open_device()
-local failed = 0
-for i, path in ipairs(files) do
-  if i > 1 then
-    print()
-  end
-  failed = failed + replay_file(path, device).failed
+-- One policy as a list, several as a table.
+local function print_text(results, is_first)
+  if not is_first then print() end
+  print(#results == 1 and results[1] or results)
+  if cost then print(("  driver time: %.3g us a call, %s"):format(cost * 1e6, cost_source)) end
 end
+
+local failed, objects = 0, {}
+for i, path in ipairs(files) do
+  local results = replay_file(path)
+  for _, result in ipairs(results) do
+    failed = failed + result.failed
+    objects[#objects + 1] = json.table(result)
+  end
+  if not options.json then print_text(results, i == 1) end
+  if options.plot then need(results.plot, results, options.plot) end
+end
+if options.json then print("[" .. table.concat(objects, ",\n ") .. "]") end
 if failed > 0 then
   stop(EXIT_FAILED, ("%d allocations failed"):format(failed))
 end

@@ -13,6 +13,7 @@ local SHORT = {
   kmeans = { "5000", "farthest centre off by 0%.00%d+; 0 driver allocations after the first round$" },
   shared_data = { FOLDER .. "/shared_data " .. FOLDER .. "/shared_data.bin", "^C and Lua agree$" },
   tour = { "", "given back by trim$" },
+  planned = { "", "^  one a fifth step came from the pool, the others from the plan +ok$" },
   policy = { "", "^  mine +reserves %d[%d.]+ MiB, 1%.2%d%d of that, in %d+ driver calls" },
   replay = { FOLDER .. "/lifetimes.csv", "^ +operations +4$" },
 }

@@ -99,18 +99,38 @@ describe("meta.lua", function()
     for name in pairs(trace) do assert(help.text("trace." .. name):find "^trace%.", name) end
   end)
 
+  it("names the methods and fields of plans and of what replays give", function()
+    local recorder = cl.trace.recorder()
+    recorder:alloc(1, 64)
+    local trace = recorder:finish()
+    local several = cl.replay(trace, {
+      device = dev, policies = { "caching" }, details = true, fit = true, driver_cost = 1e-6,
+    })
+    local one, made = several[1], cl.plan(trace)
+    one.first_failure = ""
+    local function names_of(object)
+      local set = functions_in(getmetatable(object).__index)
+      for name in pairs(object) do set[#set + 1] = type(name) == "string" and name or nil end
+      table.sort(set)
+      return set
+    end
+    for name, object in pairs { replay_comparison = several, replay_result = one, plan = made } do
+      assert.same(names_of(object), declared(all.by_name[name]), name)
+    end
+    assert.same(sorted_keys(one.points[1]), declared(all.by_name.replay_point))
+    assert.same(sorted_keys(made.areas[0]), declared(all.by_name.plan_area))
+  end)
+
   it("names what tables of results have", function()
     local pool <close> = assert(dev:pool {})
     local buffer <close> = assert(pool:alloc(10))
     local snapshot = pool:snapshot()
     local cache <close> = assert(dev:host_cache { hooks = { free = function() end } })
-    local replayed = cl.replay(cl.trace.recorder():finish(), { device = dev })
-    replayed.first_failure = ""
     local event <close> = assert(buffer:fill(0, { async = true }))
     dev:complete(dev.default_stream)
     local tables = {
       pool_stats = pool:stats(), segment = snapshot[1], block = snapshot[1].blocks[1],
-      stream_stats = dev.default_stream:stats(), host_stats = cache:stats(), replay_result = replayed,
+      stream_stats = dev.default_stream:stats(), host_stats = cache:stats(),
       event_times = assert(event:profile()),
     }
     for name, result in pairs(tables) do
@@ -143,6 +163,8 @@ describe("meta.lua", function()
       transfer_options = function(t) buffer:write_async(pinned, 0, t) end,
       host_options = function(t) dev:host_cache(t) end,
       host_limits = function(t) cache:set_limits(t) end,
+      plan_options = function(t) cl.plan(cl.trace.recorder():finish(), t) end,
+      replay_options = function(t) cl.replay(cl.trace.recorder():finish(), t) end,
       launch = function(t)
         t[1], t.size = false, 1
         program.f(t)

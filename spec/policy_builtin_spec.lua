@@ -18,6 +18,16 @@ local POLICIES <const> = {
   { "arena of 1 MiB chunks", function() return cl.policy.arena { chunk = MiB } end },
   { "buddy", cl.policy.buddy },
   { "buddy of 1 MiB chunks", function() return cl.policy.buddy { chunk = MiB } end },
+  { "planned", cl.policy.planned },
+  { "planned, with rounds of 40 allocations", function()
+    local policy, count = cl.policy.planned { warm_up = 0 }, 0
+    policy.admit = function()
+      count = count + 1
+      if count % 40 == 0 then policy:step() end
+      return true
+    end
+    return policy
+  end },
   { "everything in Lua", function()
     return {
       name = "everything",

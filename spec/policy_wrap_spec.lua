@@ -30,7 +30,7 @@ describe("a policy around another", function()
     return pool
   end
 
-  for _, name in ipairs { "caching", "direct", "torch", "rmm", "bins", "arena", "buddy" } do
+  for _, name in ipairs { "caching", "direct", "torch", "rmm", "bins", "arena", "buddy", "planned" } do
     it(("takes %s by name, as an object and as a table, and leaves it as it was"):format(name), function()
       local inner = policy[name]()
       local fields = {}

@@ -1,4 +1,4 @@
--- Replaying traces through a pool, and the example that does it from the command line.
+-- Replaying traces through a pool. replay_compare_spec.lua has several policies, details, limits and pictures.
 
 local cl = require "clalloc"
 local trace = cl.trace
@@ -174,107 +174,36 @@ describe("replay", function()
 
   it("refuses misuse", function()
     local dev <close> = simulated()
-    assert.error_matches(function() cl.replay("x.csv", { device = dev }) end,
-      "replay: trace: expected a trace, got string")
     local pool <close> = dev:pool()
-    assert.error_matches(function() cl.replay(rounds(1, MIXED), { pool = pool, limit = 1 }) end,
-      "replay: pool: a pool brings its own policy and limit")
-  end)
-end)
-
--- The example, as a user runs it.
-
-local function quoted(text)
-  return "'" .. text:gsub("'", [['\'']]) .. "'"
-end
-
--- Exit code, standard output, standard error.
-local function run_example(arguments)
-  local out, err = os.tmpname(), os.tmpname()
-  -- The environment's module, not this process's: that may be one with a sanitizer in it.
-  local command = ("LUA_PATH=%s LUA_CPATH=%s lua5.4 examples/replay.lua %s >%s 2>%s"):format(
-    quoted(os.getenv "LUA_PATH" or package.path), quoted(os.getenv "LUA_CPATH" or package.cpath), arguments, out, err)
-  local _, _, code = os.execute(command)
-  local texts = {}
-  for i, path in ipairs { out, err } do
-    local handle = assert(io.open(path, "rb"))
-    texts[i] = handle:read("a")
-    handle:close()
-    os.remove(path)
-  end
-  return code, texts[1], texts[2]
-end
-
-describe("examples/replay.lua", function()
-  local path
-
-  before_each(function()
-    path = os.tmpname()
-    assert(rounds(10, MIXED):save(path, "pytorch_snapshot"))
-  end)
-
-  after_each(function()
-    os.remove(path)
-  end)
-
-  local function append(text)
-    local handle = assert(io.open(path, "ab"))
-    handle:write(text)
-    handle:close()
-  end
-
-  it("prints the figures of each file", function()
-    local code, out, err = run_example(("%s %s --simulate 1"):format(path, path))
-    assert.equal("", err)
-    assert.equal(0, code)
-    assert.equal(2, select(2, out:gsub("operations +140\n", "")))
-  end)
-
-  it("takes a policy and a scale", function()
-    local code, out = run_example(path .. " --simulate=0.5 --policy direct --scale 64")
-    assert.equal(0, code)
-    assert.matches("sizes / 64", out, 1, true)
-    assert.matches("policy direct", out, 1, true)
-    assert.matches("driver calls +140\n", out)
-  end)
-
-  it("stops at a malformed row with file, line and reason", function()
-    append("0,alloc,0x1,-5,0,0\n")
-    local code, out, err = run_example(path .. " --simulate 1")
-    assert.equal(1, code)
-    assert.equal("", out)
-    assert.equal(("replay.lua: %s:212: size is negative: -5\n"):format(path), err)
-  end)
-
-  it("fails when allocations fail", function()
-    append("0,alloc,0x1,4294967296,0,0\n")
-    local code, out, err = run_example(path .. " --simulate 1")
-    assert.equal(1, code)
-    assert.matches("failed allocations +1\n", out)
-    assert.equal("replay.lua: 1 allocations failed\n", err)
-  end)
-
-  it("names what is wrong with its arguments", function()
-    local function refuses(arguments, message)
-      local code, out, err = run_example(arguments)
-      assert.equal(2, code)
-      assert.equal("", out)
-      assert.equal(1, err:find("replay.lua: " .. message .. "\nusage: ", 1, true), err)
+    local t = rounds(1, MIXED)
+    local function refuses(message, ...)
+      local arguments = table.pack(...)
+      assert.error_matches(function() cl.replay(table.unpack(arguments)) end, message)
     end
-    refuses("", "no FILE: give it one or more recorded traces")
-    refuses("x --policy best", "unknown policy 'best'; there are: caching, direct")
-    refuses("x --scale 0", "--scale wants a whole number of at least 1, got '0'")
-    refuses("x --scale", "--scale wants a value")
-    refuses("x --simulate lots", "--simulate wants a number of GiB above 0, got 'lots'")
-    refuses("x --simulate 1 --device 0", "--simulate and --device exclude each other")
-    refuses("x --fast", "unknown option --fast")
-    refuses("x -f", "unknown option -f")
-  end)
-
-  it("explains itself", function()
-    local code, out = run_example "--help"
-    assert.equal(0, code)
-    assert.matches("usage: replay.lua FILE...", out, 1, true)
+    refuses("replay: trace: expected a trace, got string", "x.csv", { device = dev })
+    refuses("replay: options: expected a table, got string", t, "caching")
+    refuses("replay: pool: a pool brings its own policy and limit", t, { pool = pool, limit = 1 })
+    refuses("replay: pool: a pool brings its own policy and limit", t, { pool = pool, policies = { "direct" } })
+    refuses("replay: pool: details and fit need fresh pools", t, { pool = pool, details = true })
+    refuses("replay: pool: details and fit need fresh pools", t, { pool = pool, fit = true })
+    refuses("replay: policies: give either policy or policies", t, { policy = "direct", policies = { "caching" } })
+    refuses("replay: no option is named 'limits'; there are details, device,", t, { limits = 1 })
+    for _, limit in ipairs { 0, -1, 1.5, 2 ^ 53, 0 / 0, "16" } do
+      refuses("replay: limit: expected a number of bytes above 0, got ", t, { device = dev, limit = limit })
+    end
+    for _, streams in ipairs { 0, -1, 1.5, 1025, "2" } do
+      refuses("replay: streams: expected a list of streams, or a number", t, { device = dev, streams = streams })
+    end
+    for _, cost in ipairs { -1, 0 / 0, math.huge, "1" } do
+      refuses("replay: driver_cost: expected seconds, or a device", t, { device = dev, driver_cost = cost })
+    end
+    refuses("replay: policies: expected a list that is not empty", t, { device = dev, policies = {} })
+    refuses("replay: details: expected true or false", t, { device = dev, details = 1 })
+    refuses("replay: progress: expected a function", t, { device = dev, progress = true })
+    refuses("replay: policy: there is no policy 'best'; there are: ", t, { device = dev, policy = "best" })
+    refuses("replay: policy: expected a policy from the caller, got number", t, { device = dev, policy = 1 })
+    refuses("replay: policy: expected a policy from the function, got nil", t, { device = dev, policy = print })
+    assert.equal(0, pool:stats().allocs)
   end)
 end)
 

@@ -159,7 +159,7 @@ typedef struct cla_decisions {
   void (*release)(void *arg); /* the pool is gone, and nothing is called any more */
   /* *is_fixed: requests of nbytes get this size from now on, and the function is not called for them again. */
   cla_status (*round)(void *arg, size_t nbytes, size_t *size, bool *is_fixed);
-  /* Best first: the stream's own, smallest and lowest first, then those of others. */
+  /* Best first: the stream's own, smallest and lowest first, then those of others; policy.look of them at a time. */
   cla_status (*fit)(void *arg, const cla_request *, const cla_candidate *, size_t ncandidates, cla_fit *answer);
   cla_status (*split)(void *arg, const cla_request *, const cla_candidate *block, size_t *size);
   /* `refused`: bytes that the driver or the limit has just refused, or 0. Answers above what the device gives in one
@@ -198,6 +198,7 @@ typedef struct cla_policy {
   size_t max_split;    /* split: blocks above it are neither split nor handed to smaller requests; 0: no limit */
   bool splits;         /* split: false: blocks go out whole */
   bool exact;          /* fit: only a block of exactly the rounded size */
+  unsigned look;       /* fit: candidates that a function is shown at a time, 1 to 8; 0: 8 */
   bool exclusive;      /* grow: the program has the device to itself: the last tenth of the limit is one segment */
   bool caches;         /* false: every allocation is its own segment, given back when freed */
   cla_keeping keep;
@@ -379,6 +380,31 @@ CLA_API cla_status cla_host_reset_peaks(cla_host *);
 CLA_API cla_status cla_host_set_limits(cla_host *, size_t max_cached, size_t max_block);
 CLA_API cla_status cla_host_check(cla_host *);
 
+/* ---- Plans: offsets for allocations whose lifetimes are known ---- */
+
+typedef struct cla_lifetime {
+  uint64_t lower, upper; /* lives in [lower, upper), in any unit; lower < upper */
+  uint64_t nbytes;
+} cla_lifetime;
+typedef struct cla_plan_options {
+  uint64_t align; /* offsets are multiples of it: a power of two; 0: 512 */
+  double
+      seconds; /* of processor time, to search for a lower plan, when trying orders has not reached the floor; 0: none */
+  uint64_t steps; /* the search's steps at most: for a result that does not depend on time; 0: no such bound */
+} cla_plan_options;
+typedef struct cla_plan_result {
+  uint64_t nbytes;        /* the plan's height: every block ends at or below it */
+  uint64_t floor;         /* the most bytes live at once, rounded to the alignment: floor <= nbytes */
+  uint64_t orders, steps; /* that were tried */
+} cla_plan_result;
+/* Offsets at which no two blocks that live at once overlap, in time about n * (live at once). NULL options: none set.
+ * The plan is verified before it is returned. CLA_E_INVALID: no blocks, one that never lives, an alignment that is none.
+ * `result` may be NULL. Needs no device. */
+CLA_API cla_status cla_plan(const cla_lifetime *blocks, size_t n, const cla_plan_options *options, uint64_t *offsets,
+                            cla_plan_result *result);
+/* CLA_OK, or CLA_E_INVALID naming two blocks that live at once and overlap, or one that is misaligned. */
+CLA_API cla_status cla_plan_check(const cla_lifetime *blocks, size_t n, uint64_t align, const uint64_t *offsets);
+
 /* ---- Inspect ---- */
 
 typedef struct cla_device_info {
@@ -422,6 +448,12 @@ typedef struct cla_stats {
   uint64_t limit;
 } cla_stats;
 CLA_API cla_status cla_pool_stats(cla_pool *, cla_stats *out);
+/* Bytes of now alone, in constant time and without a trace: what is allocated where does not depend on having asked.
+ * (Statistics merge free blocks first, so that they can tell the largest.) */
+typedef struct cla_usage {
+  uint64_t reserved, active, requested, held;
+} cla_usage;
+CLA_API cla_status cla_pool_usage(cla_pool *, cla_usage *out);
 CLA_API cla_status cla_pool_reset_peaks(cla_pool *);
 CLA_API cla_status cla_pool_set_limit(cla_pool *,
                                       size_t limit); /* 0: the default; not below what is reserved after a trim */

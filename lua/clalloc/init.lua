@@ -14,6 +14,7 @@ local cl = require "clalloc.core"
 cl.policy = require "clalloc.policy"
 cl.trace = require "clalloc.trace"
 cl.replay = require "clalloc.replay"
+cl.plan = require "clalloc.plan"
 
 cl.KiB = 1024
 cl.MiB = 1024 * cl.KiB

@@ -35,10 +35,12 @@ function cl.devices() end
 ---@return string? code
 function cl.simulate(options) end
 
----Makes a device or a stream the current one until the guard is closed.
+---Makes a device, a stream or a pool the current one until the guard is closed.
 ---
+---A stream leaves the pool that is current on its device, a pool leaves the stream; a device begins with its
+---default ones.
 ---It counts for the running coroutine and those it resumes.
----@param target clalloc.device|clalloc.stream
+---@param target clalloc.device|clalloc.stream|clalloc.pool
 ---@return clalloc.guard guard
 function cl.guard(target) end
 
@@ -69,10 +71,22 @@ function cl.localmem(nbytes) end
 function cl.clock() end
 
 ---Replays a trace through a pool and says what it cost.
+---
+---With `policies`, through a pool for each of them; the result is a list that prints as a table.
 ---@param trace clalloc.trace
 ---@param options? clalloc.replay_options
----@return clalloc.replay_result result printing it gives a table
+---@return clalloc.replay_result|clalloc.replay_comparison result
 function cl.replay(trace, options) end
+
+---Plans a trace: an offset for every allocation, so that no two that live at once overlap.
+---
+---Blocks of different streams share no memory: each stream has an area of its own.
+---@param trace clalloc.trace
+---@param options? clalloc.plan_options
+---@return clalloc.plan? plan
+---@return string? message
+---@return string? code
+function cl.plan(trace, options) end
 
 ---Prints what there is, or what a thing can do.
 ---
@@ -238,7 +252,7 @@ function device:close() end
 ---Options of `dev:alloc`.
 ---@class clalloc.alloc_options
 ---@field stream? clalloc.stream otherwise the current one
----@field pool? clalloc.pool otherwise the default pool
+---@field pool? clalloc.pool otherwise the current one: a guard's, or the default pool
 
 ---Options of `dev:pool`.
 ---@class clalloc.pool_options
@@ -291,6 +305,13 @@ function pool:trim() end
 ---The pool's figures.
 ---@return clalloc.pool_stats
 function pool:stats() end
+
+---Bytes of now, quickly; unlike `stats` it never changes what is allocated where.
+---@return integer reserved
+---@return integer active
+---@return integer requested
+---@return integer held
+function pool:usage() end
 
 ---Starts the peak figures anew, at what is now.
 ---@return boolean
@@ -765,7 +786,7 @@ function gate:open() end
 ---Opens the gate and lets go of it.
 function gate:close() end
 
----A guard: makes a device or stream current until it is closed.
+---A guard: makes a device, stream or pool current until it is closed.
 ---@class clalloc.guard
 local guard = {}
 
@@ -874,6 +895,15 @@ function cl.policy.arena(parameters) end
 ---@return clalloc.policy_table
 function cl.policy.buddy(parameters) end
 
+---Rounds of a loop from a plan: one is recorded, placed offline, and the next ones run from that, without a search.
+---
+---The policy has `step()`, to be called where a round begins; `again()`, to record another round; `counts()`: a table
+---with `phase`, `plans` made, `rounds` run from them, `planned` allocations, `deviations` (`unexpected` ones, and those
+---whose place was `occupied`), `skipped` (planned and never asked for), `nbytes` of the plan, and a `fault`, if any.
+---@param parameters? table those that differ; `warm_up` rounds before the recorded one, `seconds` of search, a `plan`
+---@return clalloc.policy_table
+function cl.policy.planned(parameters) end
+
 ---A policy from a table of decisions: checks its fields, and gives it the methods.
 ---@param decisions clalloc.policy_table
 ---@return clalloc.policy_table
@@ -937,6 +967,7 @@ function cl.policy.on_oom(policy, fn) end
 ---@field growth_share? integer or one part in so many of what is reserved, when that is more
 ---@field growth_cap? integer up to this
 ---@field max_split? integer larger blocks are neither split nor given to smaller requests; 0: no limit
+---@field look? integer candidates that a `fit` function is shown at a time, 1 to 8; 8
 ---@field exclusive? boolean the last tenth of the limit is one segment: the device is for this program
 ---@field round? integer|"align"|"power_of_two"|fun(nbytes: integer): integer? the size of a block; asked once a size
 ---@field fit? "best"|"exact"|fun(request: clalloc.policy_request, candidates: clalloc.policy_block[]): any, any, any
@@ -1090,20 +1121,28 @@ function recorder:finish(name) end
 ---Options of `cl.replay`.
 ---@class clalloc.replay_options
 ---@field device? clalloc.device simulated or real; otherwise the default one
----@field policy? clalloc.policy_table|string a policy, or the name of one in `cl.policy`
+---@field policy? clalloc.replay_policy otherwise "caching"
+---@field policies? clalloc.replay_policy[] to be compared, in place of one
 ---@field limit? integer of the pool
 ---@field pool? clalloc.pool in place of a new one
 ---@field touch? boolean fill every allocation; otherwise on real devices only
----@field streams? clalloc.stream[] for the trace's streams 1, 2, ...
+---@field streams? clalloc.stream[]|integer for the trace's streams 1, 2, ...; or deal allocations out to so many
+---@field details? boolean what the peak was made of, and what `plot` draws: further passes
+---@field fit? boolean find the smallest limit at which everything succeeds: further passes
+---@field driver_cost? number|clalloc.device seconds of a driver call, or where to measure it
 ---@field progress? fun(done: integer, total: integer) called about a hundred times
 
----What `cl.replay` gives.
+---A policy, its name, or a function that makes one for each pass.
+---@alias clalloc.replay_policy string|clalloc.policy_table|fun(trace: clalloc.trace, device: clalloc.device): table
+
+---What `cl.replay` gives; printing it gives a list.
 ---@class clalloc.replay_result
 ---@field name string
 ---@field policy string
 ---@field device string
 ---@field operations integer
 ---@field driver_calls integer allocations and frees asked of the driver
+---@field driver_seconds? number estimated for them; with `driver_cost`
 ---@field peak_live integer bytes asked for
 ---@field peak_reserved integer bytes from the driver
 ---@field ratio number reserved / live; 1 wastes nothing
@@ -1111,6 +1150,75 @@ function recorder:finish(name) end
 ---@field ns_per_op number
 ---@field failed integer allocations
 ---@field first_failure? string
+---@field internal_waste? number share of the active bytes nobody asked for, at the peak of reserved; with `details`
+---@field external_fragmentation? number share of the reserved bytes that lay free at that peak; with `details`
+---@field peak_operation? integer after which most was reserved and, of those, most was active; with `details`
+---@field points? clalloc.replay_point[] at most 1,000; with `details`
+---@field segments? clalloc.segment[] at the peak; with `details`
+---@field smallest_limit? integer|false bytes; false: none found; with `fit`
+local replay_result = {}
+
+---Draws bytes over time and the segments at the peak as an SVG picture. Needs gnuplot, and `details`.
+---@param path string
+---@return boolean? done
+---@return string? message
+---@return string? code
+function replay_result:plot(path) end
+
+---What `cl.replay` gives for several policies: a list of results; printing it gives a table.
+---@class clalloc.replay_comparison
+local replay_comparison = {}
+
+---Draws all of them side by side.
+---@param path string
+---@return boolean? done
+---@return string? message
+---@return string? code
+function replay_comparison:plot(path) end
+
+---Bytes after an operation.
+---@class clalloc.replay_point
+---@field operation integer
+---@field reserved integer
+---@field active integer
+---@field requested integer
+
+---Options of `cl.plan`.
+---@class clalloc.plan_options
+---@field align? integer offsets are multiples of it: a power of two; 512
+---@field seconds? number of processor time to search for a lower plan, after the usual orders; 0
+---@field steps? integer of search at most
+---@field repeats? boolean the trace is one round of a loop: what is not freed in it lives all the time
+
+---A plan: where each allocation of a trace goes. Lists count allocations in program order.
+---@class clalloc.plan
+---@field name string of the trace
+---@field nbytes integer bytes that it takes
+---@field peak_live integer the most bytes live at once, as asked for
+---@field ratio number nbytes / peak_live
+---@field floor integer the most bytes live at once on each stream, rounded up: no plan is lower
+---@field align integer
+---@field blocks integer allocations
+---@field streams integer
+---@field orders integer that were tried
+---@field steps integer of search
+---@field offset integer[] bytes
+---@field size integer[] as asked for
+---@field stream integer[]
+---@field lower integer[] operation that allocates it
+---@field upper integer[] operation that frees it
+---@field always table<integer, true> blocks that live all the time, of a plan that `repeats`
+---@field areas clalloc.plan_area[] of the streams, from 0
+local plan = {}
+
+---Checks that no two blocks that live at once overlap; raises naming two that do.
+---@return boolean
+function plan:check() end
+
+---The part of a plan that is a stream's own.
+---@class clalloc.plan_area
+---@field offset integer bytes
+---@field nbytes integer
 
 -- ---- For tests -----------------------------------------------------------------------------------------------
 

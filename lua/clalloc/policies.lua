@@ -2,7 +2,7 @@
 
 local policies = {}
 
-for _, name in ipairs { "caching", "direct", "torch", "rmm", "bins", "arena", "buddy" } do
+for _, name in ipairs { "caching", "direct", "torch", "rmm", "bins", "arena", "buddy", "planned" } do
   policies[name] = function(params)
     return require("clalloc.policies." .. name)(params)
   end

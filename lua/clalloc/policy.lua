@@ -9,9 +9,9 @@
 -- * `fit`: which free block. `"best"` (the default: of exactly the size, else the smallest that a bounded look
 --   finds, beside live blocks rather than whole segments), `"exact"` (of exactly the size), or `function(request,
 --   candidates)`. The candidates are free blocks that are large enough, the stream's own first, the smallest and
---   lowest first, at most eight. It answers one of them; `"more"` for the next ones; `"grow"` for a new segment;
---   `"best"` or nil for the default; or a place: `return candidate, offset`, or any table with the number of a
---   `segment`, and an offset in it. A place is taken exactly there, inside one free block, and not split further;
+--   lowest first, at most eight (or `look`). It answers one of them; `"more"` for the next ones; `"grow"` for a new
+--   segment; `"best"` or nil for the default; or a place: `return candidate, offset`, or any table with the number of
+--   a `segment`, and an offset in it. A place is taken exactly there, inside one free block, and not split further;
 --   `return place, offset, "best"` (or `"grow"`) says what to do when it is not free, which is an error otherwise. A
 --   segment just made is shown once, alone; what is no place in it means its beginning.
 -- * `split`: how much of the block is cut off. `true` (the default: what is needed), `false` (nothing: it goes out
@@ -49,6 +49,7 @@
 -- * `growth_share`, `growth_cap`: or one part in `growth_share` (a number) of what is reserved, when that is more,
 --   up to `growth_cap`.
 -- * `max_split`: larger blocks are neither split nor handed to smaller requests; 0: no limit.
+-- * `look`: how many candidates a `fit` function is shown at a time, 1 to 8; showing fewer is quicker.
 -- * `exclusive` (a boolean): the program has the device to itself: the last tenth of the limit is taken as one
 --   segment.
 --
@@ -100,6 +101,17 @@ policy.arena = policies.arena
 -- @treturn table the policy
 -- @function buddy
 policy.buddy = policies.buddy
+
+--- Rounds of a loop from a plan: one round is recorded, its allocations are placed offline, and the next ones run from
+-- that. The policy has `step()`, to be called where a round begins; `again()`, which records another round; and
+-- `counts()`, a table with `phase`, `plans` made, `rounds` run from them, `planned` allocations, `deviations`
+-- (`unexpected` ones and those whose place was `occupied`), `skipped` (planned and never asked for), `nbytes` of the
+-- plan, and a `fault`.
+-- @tparam[opt] table params those that differ; `warm_up`: rounds before the recorded one, 1; `seconds` of search for
+--   the plan; `plan`: one made before, to run from the first allocation on
+-- @treturn table the policy
+-- @function planned
+policy.planned = policies.planned
 
 --- A policy from a table of decisions: checks its fields, and gives it the methods below.
 -- @tparam table t

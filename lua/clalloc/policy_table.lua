@@ -4,7 +4,7 @@ local policy_table = {}
 
 local SIZES <const> = {
   align = true, grain = true, growth_min = true, growth_max = true, growth_share = true, growth_cap = true,
-  max_split = true,
+  max_split = true, look = true,
 }
 
 -- What a decision may be besides a function: names, and true for a number of bytes or a boolean.

@@ -1,190 +1,143 @@
 --- Replays a trace through a pool and reports what it cost.
 --
--- The loop is the measurement: an allocation is one `pool:alloc`, a free is one `buf:close`, and nothing else is
--- called for an operation but `buf:fill(0)` where memory is to be touched; the time then includes the fills' end.
+-- What is timed is one pass (replay/pass.lua) in which nothing is done but what the trace says. Details, plots and the
+-- smallest limit come from further passes, each in a pool of its own.
 --
 -- @module clalloc.replay
 
-local trace = require "clalloc.trace"
+local cost = require "clalloc.replay.cost"
+local detail = require "clalloc.replay.detail"
+local fit = require "clalloc.replay.fit"
+local pass = require "clalloc.replay.pass"
+local policies = require "clalloc.replay.policies"
+local result = require "clalloc.replay.result"
 
 local PROGRESS_STEPS = 100
 
-local Result = {}
-Result.__index = Result
-Result.__name = "clalloc.replay_result"
+-- ---- Options ---------------------------------------------------------------------------------------------------
 
-local function grouped(n)
-  local digits = ("%d"):format(n)
-  local head = (#digits - 1) % 3 + 1
-  return digits:sub(1, head) .. digits:sub(head + 1):gsub("%d%d%d", ",%0")
-end
+local OPTIONS = {
+  device = "a device", policy = "a policy", policies = "table", limit = "integer", pool = "a pool",
+  touch = "boolean", streams = "streams", progress = "function", details = "boolean", fit = "boolean",
+  driver_cost = "cost",
+}
 
-local function byte_figure(nbytes)
-  return ("%12s  (%s bytes)"):format(trace.human(nbytes), grouped(nbytes))
-end
+local function is_count(value) return math.type(value) == "integer" and value >= 1 end
 
-function Result:__tostring()
-  local lines = { ("replay of %s on %s, policy %s"):format(self.name, self.device, self.policy) }
-  local function row(label, figure)
-    lines[#lines + 1] = ("  %-20s %s"):format(label, figure)
-  end
-  row("operations", ("%12s"):format(grouped(self.operations)))
-  row("driver calls", ("%12s"):format(grouped(self.driver_calls)))
-  row("peak live", byte_figure(self.peak_live))
-  row("peak reserved", byte_figure(self.peak_reserved))
-  row("reserved / live", ("%12.3f"):format(self.ratio))
-  row("seconds", ("%12.3f"):format(self.seconds))
-  row("ns per operation", ("%12.0f"):format(self.ns_per_op))
-  if self.failed > 0 then
-    row("failed allocations", ("%12s"):format(grouped(self.failed)))
-    lines[#lines + 1] = "  first failure: " .. self.first_failure
-  end
-  return table.concat(lines, "\n")
-end
+-- What a value must be, by what OPTIONS says; other kinds are checked where they are used.
+local checks = {
+  table = function(v) return type(v) == "table" and #v > 0, "a list that is not empty" end,
+  integer = function(v) return is_count(v), "a number of bytes above 0" end,
+  boolean = function(v) return type(v) == "boolean", "true or false" end,
+  ["function"] = function(v) return type(v) == "function", "a function" end,
+  streams = function(v)
+    return is_count(v) and v <= 1024 or type(v) == "table", "a list of streams, or a number of them from 1 to 1024"
+  end,
+  cost = function(v)
+    return type(v) == "userdata" or type(v) == "number" and v >= 0 and v < math.huge, "seconds, or a device"
+  end,
+}
 
--- Seconds from a clock that runs while the device works; without the C module, processor seconds.
-local function clock()
-  local core = package.loaded["clalloc.core"]
-  return type(core) == "table" and core.clock or os.clock
-end
-
-local function note_failure(state, operation, nbytes, message)
-  state.failed = state.failed + 1
-  if not state.first_failure then
-    state.first_failure = ("operation %d, %d bytes: %s"):format(operation, nbytes, message)
-  end
-end
-
--- Operations first to last. Slots of failed allocations hold false.
-local function run(state, first, last)
-  local op, size, stream = state.trace.op, state.trace.size, state.trace.stream
-  local pool, streams, blocks, touch = state.pool, state.streams, state.blocks, state.touch
-  local alloc, close = pool.alloc, state.close_buffer
-  for i = first, last do
-    local slot = op[i]
-    if slot > 0 then
-      local buf, message = alloc(pool, size[i], streams[stream[i]])
-      if buf then
-        blocks[slot] = buf
-        close = close or buf.close
-        if touch and size[i] > 0 then
-          buf:fill(0)
-        end
-      else
-        blocks[slot] = false
-        note_failure(state, i, size[i], message)
-      end
-    else
-      local buf = blocks[-slot]
-      if buf then
-        close(buf)
-      end
+local function check_names(opts)
+  for name, value in pairs(opts) do
+    local kind = OPTIONS[name]
+    if not kind then
+      local names = {}
+      for known in pairs(OPTIONS) do names[#names + 1] = known end
+      table.sort(names)
+      error(("replay: no option is named '%s'; there are %s"):format(tostring(name), table.concat(names, ", ")), 4)
     end
+    local ok, wanted = true, nil
+    if checks[kind] then ok, wanted = checks[kind](value) end
+    if not ok then error(("replay: %s: expected %s, got %s"):format(name, wanted, tostring(value)), 4) end
   end
-  state.close_buffer = close
-end
-
-local function run_all(state, progress)
-  local total = state.trace.operations
-  local step = progress and math.max(1, total // PROGRESS_STEPS) or math.max(1, total)
-  for first = 1, total, step do
-    local last = math.min(first + step - 1, total)
-    run(state, first, last)
-    if progress then
-      progress(last, total)
-    end
-  end
-end
-
-local function release(state)
-  for slot = 1, #state.blocks do
-    if state.blocks[slot] then
-      state.blocks[slot]:close()
-    end
-  end
-  for _, stream in ipairs(state.own_streams) do
-    stream:close()
-  end
-  if state.own_pool then
-    state.own_pool:close()
-  end
-end
-
--- Everything a replay holds; closed with it. A closed buffer may be closed again.
-local function new_state(t)
-  local state = { trace = t, blocks = {}, streams = {}, own_streams = {}, failed = 0 }
-  for slot = 1, t.slots do
-    state.blocks[slot] = false
-  end
-  return setmetatable(state, { __close = release })
 end
 
 local function check_options(t, opts)
   if type(t) ~= "table" or not t.op then
     error(("replay: trace: expected a trace, got %s"):format(type(t)), 3)
   end
-  if opts.pool and (opts.policy or opts.limit) then
+  if type(opts) ~= "table" then
+    error(("replay: options: expected a table, got %s"):format(type(opts)), 3)
+  end
+  check_names(opts)
+  if opts.pool and (opts.policy or opts.policies or opts.limit) then
     error("replay: pool: a pool brings its own policy and limit", 3)
   end
-end
-
-local function choose_device(opts)
-  return opts.device or opts.pool and opts.pool.device or require "clalloc".device()
-end
-
-local function open_pool(state, device, opts)
-  if opts.pool then
-    state.pool = opts.pool
-  else
-    state.own_pool = assert(device:pool { policy = opts.policy, limit = opts.limit })
-    state.pool = state.own_pool
+  if opts.pool and (opts.details or opts.fit) then
+    error("replay: pool: details and fit need fresh pools, not one that was given", 3)
+  end
+  if opts.policy and opts.policies then
+    error("replay: policies: give either policy or policies", 3)
   end
 end
 
--- Stream 0 is left out: the pool's default.
-local function open_streams(state, device, given)
-  for number = 1, state.trace.streams - 1 do
-    local stream = given and given[number]
-    if not stream then
-      stream = assert(device:stream())
-      table.insert(state.own_streams, stream)
+-- The trace with its allocations dealt out to so many streams in turn, whatever they were on.
+local function dealt(t, count)
+  local of_slot, stream, n = {}, {}, 0
+  for i, slot in ipairs(t.op) do
+    if slot > 0 then
+      of_slot[slot] = n % count
+      n = n + 1
     end
-    state.streams[number] = stream
+    stream[i] = of_slot[math.abs(slot)]
   end
-end
-
-local function policy_name(opts)
-  local policy = opts.policy
-  if policy then
-    return type(policy) == "table" and policy.name or tostring(policy)
-  end
-  return opts.pool and "of the pool" or "caching"
+  local copy = {}
+  for name, value in pairs(t) do copy[name] = value end
+  copy.stream, copy.streams = stream, count
+  return setmetatable(copy, getmetatable(t))
 end
 
 local function trace_name(t)
   return t.scale == 1 and t.name or ("%s (sizes / %d)"):format(t.name, t.scale)
 end
 
--- Waits until what was filled is filled: a read on the default stream comes after all its earlier commands.
-local function drain(state)
-  for _, stream in pairs(state.streams) do
-    stream:finish()
-  end
-  local probe <close> = state.pool:alloc(1)
-  if probe then
-    probe:read()
+-- Everything that the passes of one replay share.
+local function plan_of(t, opts)
+  local device = opts.device or opts.pool and opts.pool.device or require "clalloc".device()
+  local touch = opts.touch
+  if touch == nil then touch = not device.simulated end
+  if math.type(opts.streams) == "integer" then t = dealt(t, opts.streams) end
+  return {
+    trace = t, device = device, touch = touch, pool = opts.pool, limit = opts.limit, progress = opts.progress,
+    streams = type(opts.streams) == "table" and opts.streams or nil,
+    details = opts.details, fit = opts.fit, driver_cost = opts.driver_cost,
+  }
+end
+
+-- ---- Passes ----------------------------------------------------------------------------------------------------
+
+-- Only the timed pass touches memory: the others are about figures that do not depend on it.
+local function open(job, make, limit, touch)
+  return pass.open(job.trace, job.device, {
+    pool = job.pool, policy = make and make(), limit = limit, streams = job.streams, touch = touch,
+  })
+end
+
+local function run_all(self, progress)
+  local total = self.trace.operations
+  local step = progress and math.max(1, total // PROGRESS_STEPS) or math.max(1, total)
+  for first = 1, total, step do
+    local last = math.min(first + step - 1, total)
+    pass.run(self, first, last)
+    if progress then progress(last, total) end
   end
 end
 
-local function driver_calls(stats)
-  return stats.driver_allocs + stats.driver_frees
-end
+local function driver_calls(stats) return stats.driver_allocs + stats.driver_frees end
 
-local function result_of(state, before, after, seconds)
-  local t = state.trace
-  local peak_live = state.failed == 0 and t.peak_live or after.peak_requested_bytes
+local function timed(job, make)
+  local self <close> = open(job, make, job.limit, job.touch)
+  local now = require "clalloc.core".clock
+  local before, start = self.pool:stats(), now()
+  run_all(self, job.progress)
+  local after = self.pool:stats()
+  if self.touch then pass.drain(self) end
+  local seconds, t = now() - start, job.trace
+  local peak_live = self.failed == 0 and t.peak_live or after.peak_requested_bytes
   return {
     name = trace_name(t),
+    device = job.device.name,
     operations = t.operations,
     driver_calls = driver_calls(after) - driver_calls(before),
     peak_live = peak_live,
@@ -192,9 +145,47 @@ local function result_of(state, before, after, seconds)
     ratio = peak_live > 0 and after.peak_reserved_bytes / peak_live or 1.0,
     seconds = seconds,
     ns_per_op = t.operations > 0 and seconds * 1e9 / t.operations or 0.0,
-    failed = state.failed,
-    first_failure = state.first_failure,
+    failed = self.failed,
+    first_failure = self.first_failure,
   }
+end
+
+local function add_details(job, make, figures)
+  local measured
+  do
+    local self <close> = open(job, make, job.limit)
+    measured = detail.measure(self)
+  end
+  local self <close> = open(job, make, job.limit)
+  figures.points, figures.peak_operation = measured.points, measured.peak_operation
+  figures.internal_waste, figures.external_fragmentation =
+    measured.internal_waste, measured.external_fragmentation
+  figures.segments = detail.snapshot(self, measured.peak_operation)
+end
+
+-- False stands for: none found.
+local function add_smallest_limit(job, make, figures)
+  figures.smallest_limit = fit(function(limit)
+    local self <close> = open(job, make, limit)
+    return pass.completes(self, job.trace.operations)
+  end, job.trace.peak_live, math.max(figures.peak_reserved, job.trace.peak_live, 1)) or false
+end
+
+local function driver_cost(job)
+  local given = job.driver_cost
+  if type(given) == "userdata" then return cost(given) end
+  return given or job.details and not job.device.simulated and cost(job.device) or nil
+end
+
+local function replay_one(job, given, seconds_per_call)
+  local name, make = "of the pool", nil
+  if not job.pool then name, make = policies.maker(given, job.trace, job.device) end
+  local figures = timed(job, make)
+  figures.policy = name
+  if seconds_per_call then figures.driver_seconds = figures.driver_calls * seconds_per_call end
+  if job.details then add_details(job, make, figures) end
+  if job.fit then add_smallest_limit(job, make, figures) end
+  return result.one(figures)
 end
 
 --- Replays a trace.
@@ -202,12 +193,19 @@ end
 -- Options, all of them optional:
 --
 -- * `device`: a device object, simulated or real; else the default device.
--- * `policy`, `limit`: of the pool that is made for the replay and closed after it.
+-- * `policy`, `limit`: of the pool that is made for the replay and closed after it. The policy is a name, a policy
+--   ("planned" plans the whole trace), or a function that makes one, called for every pass with trace and device.
+-- * `policies`: a list of such policies, to be replayed one after the other and compared.
 -- * `pool`: a pool to use instead. Its peaks count from its own beginning, so a fair figure wants a fresh one.
 -- * `touch`: fill every allocation on the device. By default memory is touched on a real device, where drivers back
 --   it at first use, and not on a simulated one.
 -- * `streams`: stream objects for the trace's streams 1, 2, ...; missing ones are made. Stream 0 is the default one.
--- * `progress`: called as `progress(done, total)` about a hundred times.
+--   A number instead deals the allocations out to so many streams in turn.
+-- * `details`: further passes, for what the peak was made of and for `result:plot`.
+-- * `fit`: further passes, to find the smallest limit at which all allocations succeed.
+-- * `driver_cost`: seconds of one driver call, or a device to measure it on; else, with `details`, it is measured on
+--   the replay's own device if that is real.
+-- * `progress`: called as `progress(done, total)` about a hundred times during the timed pass.
 --
 -- Allocations that fail are counted, and their frees skipped. Blocks that the trace leaves live are closed at the end,
 -- after the figures are taken.
@@ -215,28 +213,19 @@ end
 -- @tparam[opt] table opts
 -- @treturn table `operations`, `driver_calls` (allocations and frees asked of the driver), `peak_live` (requested
 --   bytes; where allocations failed, of those that did not), `peak_reserved`, `ratio` (reserved / live), `seconds`,
---   `ns_per_op`, `failed`, `first_failure` (a message or nil), `name`, `policy`, `device`. `tostring` gives a table.
+--   `ns_per_op`, `failed`, `first_failure` (a message or nil), `name`, `policy`, `device`; with `driver_cost`
+--   `driver_seconds`; with `details` `internal_waste`, `external_fragmentation`, `peak_operation`, `points`,
+--   `segments`; with `fit` `smallest_limit` (false: none found). `tostring` gives a list. With `policies`, a list of
+--   such tables, whose `tostring` is a table.
 local function replay(t, opts)
   opts = opts or {}
   check_options(t, opts)
-  local device = choose_device(opts)
-  local state <close> = new_state(t)
-  open_pool(state, device, opts)
-  open_streams(state, device, opts.streams)
-  state.touch = opts.touch
-  if opts.touch == nil then
-    state.touch = not device.simulated
-  end
-  local now, before = clock(), state.pool:stats()
-  local start = now()
-  run_all(state, opts.progress)
-  local after = state.pool:stats()
-  if state.touch then
-    drain(state)
-  end
-  local result = result_of(state, before, after, now() - start)
-  result.policy, result.device = policy_name(opts), device.name
-  return setmetatable(result, Result)
+  local job = plan_of(t, opts)
+  local seconds_per_call = driver_cost(job)
+  if not opts.policies then return replay_one(job, opts.policy, seconds_per_call) end
+  local results = {}
+  for i, given in ipairs(opts.policies) do results[i] = replay_one(job, given, seconds_per_call) end
+  return result.several(results)
 end
 
 return replay

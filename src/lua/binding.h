@@ -216,6 +216,9 @@ void cla_lua_current(lua_State *L, cla_device **d, cla_stream **s);
 cla_stream *cla_lua_currentstream(lua_State *L, cla_device *d);
 /* The same, when w->guards is not NULL. */
 cla_stream *cla_lua_guardedstream(lua_State *L, const lua_world *w, cla_device *d);
+/* The object of the pool that a guard has made current for this device, pushed; NULL, and nothing is pushed: the default
+ * pool is. w->guards is not NULL. Raises when the pool is closed. */
+lua_pool *cla_lua_pushguardedpool(lua_State *L, const lua_world *w, const cla_device *d);
 
 /* ---- Options of commands: {stream =, wait =, async =} ---- */
 
@@ -346,7 +349,8 @@ int cla_lua_pool_trace_table(
 int cla_lua_device(lua_State *L);   /* device.c: cl.device([selector]) */
 int cla_lua_devices(lua_State *L);  /* device.c: cl.devices() */
 int cla_lua_simulate(lua_State *L); /* sim.c: cl.simulate(opts) */
-int cla_lua_guard(lua_State *L);    /* guard.c: cl.guard(device or stream) */
+int cla_lua_plan(lua_State *L);     /* plan.c: see there */
+int cla_lua_guard(lua_State *L);    /* guard.c: cl.guard(device, stream or pool) */
 int cla_lua_owns(lua_State *L);     /* buffer.c: cl.owns(address) */
 int cla_lua_resolve(lua_State *L);  /* buffer.c: cl.resolve(address) */
 

@@ -134,11 +134,14 @@ int cla_lua_device_alloc(lua_State *L) {
   static const char *const known[] = {"stream", "pool", NULL};
   lua_device *d = cla_lua_checkdevice(L, 1);
   size_t nbytes = cla_lua_checksize(L, 2, "nbytes");
-  if (lua_isnoneornil(L, 3)) return alloc_on(L, d->share, 0, nbytes, current(L, d->share));
-  cla_lua_checkfields(L, 3, known);
-  cla_stream *s = stream_field(L, 3, d->device);
+  const lua_world *w = d->share->world;
+  bool has_options = !lua_isnoneornil(L, 3);
+  if (!has_options && !w->guards) return alloc_on(L, d->share, 0, nbytes, cla_device_stream(d->device));
+  if (has_options) cla_lua_checkfields(L, 3, known);
+  cla_stream *s = has_options ? stream_field(L, 3, d->device) : NULL;
   if (!s) s = current(L, d->share);
-  lua_pool *p = pool_field(L, 3, d->device);
+  const lua_pool *p = has_options ? pool_field(L, 3, d->device) : NULL;
+  if (!p && w->guards) p = cla_lua_pushguardedpool(L, w, d->device);
   return alloc_on(L, p ? p->share : d->share, lua_gettop(L), nbytes, s);
 }
 

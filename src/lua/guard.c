@@ -1,4 +1,4 @@
-/* Guards: the current device and stream until a scope ends.
+/* Guards: the current device, stream and pool until a scope ends.
  *
  * Guards belong to the coroutine that made them. The list in the world links all that are open, newest first, without
  * keeping any of them alive; a guard keeps its coroutine alive (user value 1), so the pointer may be compared and
@@ -13,6 +13,7 @@ struct lua_guard {
   lua_State *thread;
   cla_device *device; /* retained */
   cla_stream *stream; /* retained; NULL: the device's default stream */
+  int pool;           /* reference of the pool's object in the registry; LUA_NOREF: the device's default pool */
 };
 
 /* ---- What is current --------------------------------------------------------------------------- */
@@ -55,23 +56,56 @@ cla_stream *cla_lua_currentstream(lua_State *L, cla_device *d) {
   return w->guards ? cla_lua_guardedstream(L, w, d) : cla_device_stream(d);
 }
 
+lua_pool *cla_lua_pushguardedpool(lua_State *L, const lua_world *w, const cla_device *d) {
+  const lua_guard *g = current_guard(L, w);
+  if (!g || g->device != d || g->pool == LUA_NOREF) return NULL;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, g->pool);
+  lua_pool *p = cla_lua_test(L, -1, CLA_LUA_POOL);
+  if (!p || !p->pool) luaL_error(L, "alloc: the pool of the guard is closed");
+  return p;
+}
+
 /* ---- The object -------------------------------------------------------------------------------- */
 
-int cla_lua_guard(lua_State *L) {
+/* Which device, stream and pool a guard of the object at 1 makes current: a stream leaves the pool that is current on its
+ * device, and a pool leaves the stream. Returns the device; a pool's object is pushed, or nil. */
+static cla_device *chosen(lua_State *L, const lua_world *w, cla_stream **stream) {
   const lua_device *d = cla_lua_test(L, 1, CLA_LUA_DEVICE);
   const lua_stream *s = cla_lua_test(L, 1, CLA_LUA_STREAM);
-  if (d) cla_lua_checkdevice(L, 1);
-  else if (s) cla_lua_checkstream(L, 1);
-  else return luaL_typeerror(L, 1, "device or stream");
+  const lua_guard *outer = w->guards ? current_guard(L, w) : NULL;
+  if (d) {
+    cla_lua_checkdevice(L, 1);
+    lua_pushnil(L);
+    return d->device;
+  }
+  if (s) {
+    *stream = cla_lua_checkstream(L, 1)->stream;
+    if (!outer || outer->device != (*stream)->device || outer->pool == LUA_NOREF) lua_pushnil(L);
+    else lua_rawgeti(L, LUA_REGISTRYINDEX, outer->pool);
+    return (*stream)->device;
+  }
+  if (!cla_lua_test(L, 1, CLA_LUA_POOL)) luaL_typeerror(L, 1, "device, stream or pool");
+  cla_device *own = cla_lua_checkpool(L, 1)->share->device;
+  if (outer && outer->device == own) *stream = outer->stream;
+  lua_pushvalue(L, 1);
+  return own;
+}
+
+int cla_lua_guard(lua_State *L) {
+  lua_world *w = cla_lua_world(L);
+  cla_stream *stream = NULL;
+  cla_device *device = chosen(L, w, &stream);
   lua_guard *g = cla_lua_new(L, sizeof *g, CLA_LUA_GUARD, 1);
   lua_pushthread(L);
   lua_setiuservalue(L, -2, 1);
+  lua_insert(L, -2);
+  g->pool = lua_isnil(L, -1) ? (lua_pop(L, 1), LUA_NOREF) : luaL_ref(L, LUA_REGISTRYINDEX);
   g->thread = L;
-  g->device = d ? d->device : s->stream->device;
-  g->stream = s ? s->stream : NULL;
+  g->device = device;
+  g->stream = stream;
   cla_device_retain(g->device);
   cla_stream_retain(g->stream);
-  g->world = cla_lua_world(L);
+  g->world = w;
   g->next = g->world->guards;
   g->world->guards = g;
   return 1;
@@ -88,6 +122,7 @@ static int guard_close(lua_State *L) {
   if (!g->world) return 0;
   unlink_guard(g);
   g->world = NULL;
+  luaL_unref(L, LUA_REGISTRYINDEX, g->pool);
   cla_stream_release(g->stream);
   cla_device_release(g->device);
   return 0;

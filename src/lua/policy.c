@@ -13,6 +13,7 @@
  * made the pool (a coroutine of it, too), on that thread, in protected mode, without any lock. Where the core wants a
  * decision elsewhere, the default counts; that is counted. The tables that a function is given are used again for the next
  * call. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -452,9 +453,10 @@ static void set_function(cla_decisions *d, decision which) {
   }
 }
 
-static const char *const known[] = {"name",       "align",     "grain",     "growth_min", "growth_max", "growth_share",
-                                    "growth_cap", "max_split", "exclusive", "round",      "fit",        "split",
-                                    "grow",       "keep",      "oom",       "admit",      "note",       NULL};
+static const char *const known[] = {"name",         "align",      "grain",     "growth_min", "growth_max",
+                                    "growth_share", "growth_cap", "max_split", "look",       "exclusive",
+                                    "round",        "fit",        "split",     "grow",       "keep",
+                                    "oom",          "admit",      "note",      NULL};
 
 static void read_parameters(lua_State *L, int index, cla_policy *p) {
   p->align = cla_lua_fieldsize(L, index, "align", p->align);
@@ -464,6 +466,8 @@ static void read_parameters(lua_State *L, int index, cla_policy *p) {
   p->growth_share = cla_lua_fieldsize(L, index, "growth_share", p->growth_share);
   p->growth_cap = cla_lua_fieldsize(L, index, "growth_cap", p->growth_cap);
   p->max_split = cla_lua_fieldsize(L, index, "max_split", p->max_split);
+  size_t look = cla_lua_fieldsize(L, index, "look", p->look);
+  p->look = look > UINT_MAX ? 0 : (unsigned)look;
   p->exclusive = cla_lua_fieldbool(L, index, "exclusive", p->exclusive);
 }
 

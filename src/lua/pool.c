@@ -164,6 +164,15 @@ static int pool_stats(lua_State *L) {
   return 1;
 }
 
+static int pool_usage(lua_State *L) {
+  cla_usage usage;
+  cla_status status = cla_pool_usage(check(L), &usage);
+  if (status) return cla_lua_fail(L, status);
+  const uint64_t values[] = {usage.reserved, usage.active, usage.requested, usage.held};
+  for (int i = 0; i < 4; i++) lua_pushinteger(L, (lua_Integer)values[i]);
+  return 4;
+}
+
 /* ---- Snapshot ---------------------------------------------------------------------------------- */
 
 /* The core's copy of the pool must not be left by a Lua error: blocks are counted, then gathered into Lua memory that
@@ -285,10 +294,16 @@ static int pool_eq(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg methods[] = {
-    {"alloc", cla_lua_pool_alloc},     {"trim", pool_trim},         {"stats", pool_stats},
-    {"reset_peaks", pool_reset_peaks}, {"snapshot", pool_snapshot}, {"check", pool_check},
-    {"set_limit", pool_set_limit},     {"close", pool_close},       {NULL, NULL}};
+static const luaL_Reg methods[] = {{"alloc", cla_lua_pool_alloc},
+                                   {"trim", pool_trim},
+                                   {"stats", pool_stats},
+                                   {"usage", pool_usage},
+                                   {"reset_peaks", pool_reset_peaks},
+                                   {"snapshot", pool_snapshot},
+                                   {"check", pool_check},
+                                   {"set_limit", pool_set_limit},
+                                   {"close", pool_close},
+                                   {NULL, NULL}};
 
 static const luaL_Reg properties[] = {
     {"device", get_device}, {"limit", get_limit}, {"policy", get_policy}, {NULL, NULL}};

@@ -120,7 +120,7 @@ typedef struct survey {
   cla_owner *owner;
   size_t size;
   bool is_on_others; /* the stream's own have all been shown */
-  size_t n;
+  size_t n, most;    /* n <= most <= BATCH */
   cla_block *found[BATCH];
   cla_candidate shown[BATCH];
   cla_candidate last; /* shown in an earlier batch; size 0: none was */
@@ -135,10 +135,10 @@ static bool comes_before(const cla_block *a, size_t size, uint64_t segment, size
 static void offer(survey *v, cla_block *b) {
   const cla_candidate *last = &v->last;
   if (last->size && comes_before(b, last->size, last->segment, last->offset + 1)) return; /* shown already */
-  size_t i = v->n < BATCH ? v->n : BATCH;
+  size_t i = v->n;
   while (i && comes_before(b, v->found[i - 1]->size, v->found[i - 1]->segment->number, v->found[i - 1]->offset)) i--;
-  if (i == BATCH) return;
-  if (v->n < BATCH) v->n++;
+  if (i == v->most) return;
+  if (v->n < v->most) v->n++;
   for (size_t k = v->n - 1; k > i; k--) v->found[k] = v->found[k - 1];
   v->found[i] = b;
 }
@@ -148,7 +148,7 @@ static void look_in(survey *v, const cla_bins *bins, uint64_t done) {
   size_t least = v->last.size > v->size ? v->last.size : v->size;
   unsigned class = cla__bins_next(bins, cla__class_of(least >> align_log2));
   for (; class < CLA_CLASSES; class = cla__bins_next(bins, class + 1)) {
-    if (v->n == BATCH && cla__class_of(v->found[BATCH - 1]->size >> align_log2) < class) return;
+    if (v->n == v->most && cla__class_of(v->found[v->most - 1]->size >> align_log2) < class) return;
     for (cla_block *b = bins->heads[class / CLA_SL][class % CLA_SL]; b; b = b->after)
       if (b->size >= v->size && b->freed_at <= done) offer(v, b);
   }
@@ -245,7 +245,8 @@ static cla_status choose_asking(cla_pool *p, cla_owner *o, size_t nbytes, size_t
   cla_fit answer = {.choice = CLA_CHOOSE_DEFAULT};
   cla_block *b = NULL;
   for (int i = 0; i < TRIES; i++) {
-    survey v = {.pool = p, .owner = o, .size = size};
+    unsigned look = p->policy.look;
+    survey v = {.pool = p, .owner = o, .size = size, .most = look && look < BATCH ? look : BATCH};
     const cla_request r = cla__request(p, nbytes, size, o);
     cla_moment when = cla__now(p);
     cla_status status = ask_for_block(&v, &r, &when, &answer);

@@ -50,6 +50,15 @@ cla_status cla_pool_stats(cla_pool *p, cla_stats *out) {
   return CLA_OK;
 }
 
+cla_status cla_pool_usage(cla_pool *p, cla_usage *out) {
+  cla_status status = cla__pool_lock_live(p);
+  if (status) return status;
+  const cla_stats *s = &p->stats;
+  *out = (cla_usage){s->reserved_bytes, s->active_bytes, s->requested_bytes, s->held_bytes};
+  cla__unlock(&p->lock);
+  return CLA_OK;
+}
+
 cla_status cla_pool_reset_peaks(cla_pool *p) {
   cla_status status = cla__pool_lock_live(p);
   if (status) return status;
