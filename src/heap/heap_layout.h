@@ -43,6 +43,8 @@
  * only while the flag CLA_HEAP_PEAK is set (one word for all items: costs time). Flags may be rewritten between kernels, as
  * may any counter.
  *
+ * Build option for NVIDIA devices of compute capability under 8.0: -D CLA_HEAP_SCALAR (the warp instructions need 8.0).
+ *
  * Host-side blocks in the same heap: heap_host.cl (after heap.cl) has one-item kernels that allocate and free by offset. */
 #ifndef CLA_HEAP_LAYOUT_H
 #define CLA_HEAP_LAYOUT_H
@@ -155,6 +157,11 @@ enum { /* a counter shard, 16 words; used frees and mallocs are 64-bit */
        CLA_HEAP_SHARD_WORDS = 16
 };
 
+/* Where page p's word stands: consecutive pages lie 128 bytes apart, so that neighbours do not share a cache line. */
+static inline unsigned cla__page_word(unsigned p) { return (p & ~1023u) | (p & 31u) << 5 | (p >> 5 & 31u); }
+
+static inline unsigned cla__page_code(unsigned word) { return word >> CLA_HEAP_CODE_SHIFT & CLA_HEAP_CODE_MASK; }
+
 /* ---- the host's side ---- */
 
 #ifndef __OPENCL_VERSION__
@@ -192,11 +199,6 @@ static inline uint32_t cla__heap_log2_up(uint64_t v) {
   while (n < 63 && (UINT64_C(1) << n) < v) n++;
   return n;
 }
-
-/* Where page p's word stands: consecutive pages lie 128 bytes apart, so that neighbours do not share a cache line. */
-static inline uint32_t cla__page_word(uint32_t p) { return (p & ~1023u) | (p & 31u) << 5 | (p >> 5 & 31u); }
-
-static inline uint32_t cla__page_code(uint32_t word) { return word >> CLA_HEAP_CODE_SHIFT & CLA_HEAP_CODE_MASK; }
 
 /* Largest size, in grains, of bucket j: four buckets an octave, the first four are 1, 2, 3, 4 grains. */
 static inline uint32_t cla__heap_bucket_top(uint32_t j) { return j < 4 ? j + 1 : (5 + (j & 3)) << (j / 4 - 1); }
