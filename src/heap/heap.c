@@ -130,46 +130,7 @@ void cla__heap_unseal(cla_heap *h) {
   pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- The memory --------------------------------------------------------------------------------- */
-
-static cla_status make_failed(const cla_heap *h, cla_call call, cl_int err) {
-  const cla_status status = cla__driver_error(call, err);
-  if (status != CLA_E_NOMEM) return status;
-  return cla__error(CLA_E_NOMEM, "heap: %s cannot give %llu bytes, %llu for kernels and %llu for notes: %s",
-                    h->device->info.name, (unsigned long long)h->plan.total_bytes, (unsigned long long)h->limit,
-                    (unsigned long long)(h->plan.total_bytes - h->limit), cla_last_error());
-}
-
-/* What the layout wants set, then the first words, which are waited for: the queue is in order. */
-static cla_status initialise(cla_heap *h, cl_mem memory) {
-  const cla_driver *driver = h->device->driver;
-  cl_command_queue queue = h->device->service->queue;
-  for (unsigned i = 0; i < h->plan.nfills; i++) {
-    const cla_heap_fill *f = &h->plan.fills[i];
-    const cl_int err =
-        cla__enqueue_fill(driver, queue, memory, &f->value, sizeof f->value, f->offset, f->nbytes, 0, NULL, NULL);
-    if (err) return make_failed(h, CLA_CALL_enqueue_fill, err);
-  }
-  const cl_int err = cla__enqueue_write(driver, queue, memory, CL_TRUE, 0, sizeof h->plan.ctl, h->plan.ctl, 0, NULL, NULL);
-  return err ? make_failed(h, CLA_CALL_enqueue_write, err) : CLA_OK;
-}
-
-cla_status cla__heap_make(cla_heap *h) {
-  if (h->memory) return CLA_OK;
-  cl_int err = CL_SUCCESS;
-  cla__heap_plan_for(h, h->limit, &h->plan);
-  cl_mem memory = cla__create_buffer(h->device->driver, h->device->context, CL_MEM_READ_WRITE,
-                                     (size_t)h->plan.total_bytes, NULL, &err);
-  if (!memory) return make_failed(h, CLA_CALL_create_buffer, err);
-  const cla_status status = initialise(h, memory);
-  if (status) { /* commands before the one that failed may still write it */
-    cla__finish(h->device->driver, h->device->service->queue);
-    cla__release_buffer(h->device->driver, memory);
-    return status;
-  }
-  h->memory = memory;
-  return CLA_OK;
-}
+/* ---- Reset ------------------------------------------------------------------------------------- */
 
 /* Sealed, quiet: as it was before its first use. */
 static void drop_memory(cla_heap *h) {
@@ -328,25 +289,21 @@ cla_status cla_heap_used(cla_heap *h, cla_stream *s) {
 static cla_status check_unmade(cla_heap *h, const char *what) {
   while (h->is_sealed) pthread_cond_wait(&h->changed, &h->lock);
   if (!h->memory) return CLA_OK;
-  return cla__error(CLA_E_BUSY,
-                    "%s: fixed since the heap is in use (limit %llu bytes, as CUDA has it): reset the heap first, which "
-                    "frees everything in it",
-                    what, (unsigned long long)h->limit);
+  return cla__error(
+      CLA_E_BUSY,
+      "%s: fixed since the heap is in use (limit %llu bytes, as CUDA has it): reset the heap first, which "
+      "frees everything in it",
+      what, (unsigned long long)h->limit);
 }
 
-static cla_status check_limit(cla_heap *h, uint64_t nbytes) {
-  const cla_device_info *info = &h->device->info;
-  cla_heap_plan plan;
-  const bool has_plan = nbytes <= CLA_HEAP_MOST && cla__heap_plan_for(h, nbytes, &plan);
-  if (!has_plan)
-    return cla__error(CLA_E_TOO_LARGE, "heap_set_limit: %llu bytes: a heap has at most %llu",
-                      (unsigned long long)nbytes, (unsigned long long)CLA_HEAP_MOST);
-  if (plan.total_bytes <= info->max_alloc && plan.total_bytes <= info->global_mem) return CLA_OK;
-  const bool is_max = info->max_alloc <= info->global_mem;
-  return cla__error(CLA_E_TOO_LARGE,
-                    "heap_set_limit: %llu bytes, with %llu for notes: %s %s %llu", (unsigned long long)nbytes,
-                    (unsigned long long)(plan.total_bytes - nbytes), info->name,
-                    is_max ? "gives at most, in one buffer," : "has", (unsigned long long)(is_max ? info->max_alloc : info->global_mem));
+/* With the settings as they are but for the limit; `effective`: whole pages. */
+static cla_status check_limit(const cla_heap *h, uint64_t nbytes, uint64_t *effective) {
+  cla__heap_plan plan;
+  if (!cla__heap_plan_for(h, nbytes, &plan))
+    return cla__error(CLA_E_TOO_LARGE, "heap: a limit of %llu bytes is more than a heap can manage%s",
+                      (unsigned long long)nbytes, h->has_sites ? " with sites" : "");
+  *effective = plan.payload_bytes;
+  return cla__heap_check_size(h, &plan);
 }
 
 cla_status cla_heap_set_limit(cla_heap *h, uint64_t nbytes) {
@@ -355,32 +312,39 @@ cla_status cla_heap_set_limit(cla_heap *h, uint64_t nbytes) {
   if (!h) return cla__error(CLA_E_INVALID, "heap_set_limit: no heap");
   pthread_mutex_lock(&h->lock);
   status = check_unmade(h, "heap_set_limit");
-  if (!status) status = check_limit(h, nbytes);
+  if (!status) status = check_limit(h, nbytes, &nbytes);
   if (!status) h->limit = nbytes;
   pthread_mutex_unlock(&h->lock);
   return status;
 }
 
-static cla_status set_flag(cla_heap *h, const char *what, bool *flag, bool value) {
+cla_status cla_heap_set_counting(cla_heap *h, bool on) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!h) return cla__error(CLA_E_INVALID, "heap_set_counting: no heap");
   pthread_mutex_lock(&h->lock);
-  const cla_status status = check_unmade(h, what);
-  if (!status) *flag = value;
+  status = check_unmade(h, "heap_set_counting");
+  if (!status) h->counts = on;
   pthread_mutex_unlock(&h->lock);
   return status;
 }
 
-cla_status cla_heap_set_counting(cla_heap *h, bool on) {
-  const cla_status status = cla__alive();
-  if (status) return status;
-  if (!h) return cla__error(CLA_E_INVALID, "heap_set_counting: no heap");
-  return set_flag(h, "heap_set_counting", &h->counts, on);
-}
-
+/* Sites take room beside the limit. */
 cla_status cla_heap_set_sites(cla_heap *h, bool on) {
-  const cla_status status = cla__alive();
+  cla_status status = cla__alive();
   if (status) return status;
   if (!h) return cla__error(CLA_E_INVALID, "heap_set_sites: no heap");
-  return set_flag(h, "heap_set_sites", &h->has_sites, on);
+  pthread_mutex_lock(&h->lock);
+  const bool before = h->has_sites;
+  uint64_t limit = 0;
+  status = check_unmade(h, "heap_set_sites");
+  if (!status) {
+    h->has_sites = on;
+    status = check_limit(h, h->limit, &limit);
+    if (status) h->has_sites = before;
+  }
+  pthread_mutex_unlock(&h->lock);
+  return status;
 }
 
 uint64_t cla_heap_limit(cla_heap *h) {
