@@ -35,11 +35,17 @@ static int core_clock(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg functions[] = {{"device", cla_lua_device},     {"devices", cla_lua_devices},
-                                     {"simulate", cla_lua_simulate}, {"guard", cla_lua_guard},
-                                     {"current", core_current},      {"owns", cla_lua_owns},
-                                     {"resolve", cla_lua_resolve},   {"localmem", cla_lua_localmem},
-                                     {"clock", core_clock},          {NULL, NULL}};
+static const luaL_Reg functions[] = {{"device", cla_lua_device},
+                                     {"devices", cla_lua_devices},
+                                     {"simulate", cla_lua_simulate},
+                                     {"guard", cla_lua_guard},
+                                     {"current", core_current},
+                                     {"owns", cla_lua_owns},
+                                     {"resolve", cla_lua_resolve},
+                                     {"localmem", cla_lua_localmem},
+                                     {"clock", core_clock},
+                                     {"heap_source", cla_lua_heap_source},
+                                     {NULL, NULL}};
 
 int luaopen_clalloc_core(lua_State *L) {
   luaL_checkversion(L);
@@ -55,6 +61,7 @@ int luaopen_clalloc_core(lua_State *L) {
   cla_lua_open_guard(L);
   cla_lua_open_host(L);
   cla_lua_open_host_buffer(L);
+  cla_lua_open_heap(L);
   cla_lua_open_program(L);
   cla_lua_open_kernel(L);
   luaL_newlib(L, functions);
