@@ -86,7 +86,7 @@ static bool read_directives(cla_source *s) {
     if (s->tokens[i].is_first) word = directive_at(s, i, &next);
     for (uint32_t t = first; t < next; t++) s->tokens[t].line += shift;
     if (!s->tokens[i].is_first) {
-      s->tokens[i].is_dead = nested_dead != 0;
+      s->tokens[i].is_dead = nested_dead && s->tokens[i].kind != TOKEN_END;
       continue;
     }
     if (nested_dead) {
