@@ -12,6 +12,7 @@ local SHORT = {
   mandelbrot = { FOLDER .. "/mandelbrot.ppm 160", "%d ms on .*; 1[89]%.%d %% of the pixels belong to the set$" },
   kmeans = { "5000", "farthest centre off by 0%.00%d+; 0 driver allocations after the first round$" },
   shared_data = { FOLDER .. "/shared_data " .. FOLDER .. "/shared_data.bin", "^C and Lua agree$" },
+  heap_limit = { "", "^the limit held, and was raised$" },
   tour = { "", "given back by trim$" },
   replay = { FOLDER .. "/lifetimes.csv", "^ +operations +4$" },
 }
