@@ -49,7 +49,8 @@ static void calls_are_rewritten(void) {
        "// malloc(1)\n/* free(2)\n */ kernel void f(global int *x // )\n, CLA_HEAP cla__heap) { \"malloc(3)\"; '('; "
        "cla_malloc(cla__heap, 4); } // malloc(5)"},
       {"kernel void f(vo\\\nid) { mal\\\n\\  \nloc(1); \"\\\"\"; malloc(2); }\r\n// \\\r\nmalloc(3)\r\n",
-       "kernel void f(\\\nCLA_HEAP cla__heap) { \\\n\\\ncla_malloc(cla__heap, 1); \"\\\"\"; cla_malloc(cla__heap, 2); "
+       "kernel void f(\\\nCLA_HEAP cla__heap) { \\\n\\  \ncla_malloc(cla__heap, 1); \"\\\"\"; cla_malloc(cla__heap, "
+       "2); "
        "}\r\n// \\\r\nmalloc(3)\r\n"},
       {"kernel void f() <% malloc(1); %>", "kernel void f(CLA_HEAP cla__heap) <% cla_malloc(cla__heap, 1); %>"},
       /* functions between the kernel and the call, kernels that call kernels */
@@ -149,6 +150,16 @@ static void branches_are_all_rewritten(void) {
        "#ifdef D\n#define g(cla__heap, x) cla_malloc(cla__heap, x)\n#else\nvoid *g(CLA_HEAP cla__heap, int x) { return "
        "0; }\n"
        "#endif\nvoid f(CLA_HEAP cla__heap) { g(cla__heap, 3); }"},
+      {"#ifdef D\nvoid *x(int n) { return malloc(n); }\n#else\n#define x malloc\n#endif\nvoid f() { x(3); }",
+       "#ifdef D\nvoid *x(CLA_HEAP cla__heap, int n) { return cla_malloc(cla__heap, n); }\n#else\n"
+       "#define x(cla__heap, cla__1) cla_malloc(cla__heap, cla__1)\n#endif\nvoid f(CLA_HEAP cla__heap) { x(cla__heap, "
+       "3); }"},
+      {"#ifdef D\nint y(int n) { free(0); return n; }\n#else\n#define y z\nint z(int n) { free(0); return n; "
+       "}\n#endif\n"
+       "void f() { y(3); }",
+       "#ifdef D\nint y(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); return n; }\n#else\n#define y z\n"
+       "int z(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); return n; }\n#endif\n"
+       "void f(CLA_HEAP cla__heap) { y(cla__heap, 3); }"},
       {"#if 0\ndon't malloc \"\n#if 1\nmalloc(3\n#endif\n#else\nvoid f() { free(0); }\n#endif\nvoid g() { f(); }",
        "#if 0\ndon't malloc \"\n#if 1\nmalloc(3\n#endif\n#else\nvoid f(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); "
        "}\n"

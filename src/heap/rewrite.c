@@ -123,9 +123,9 @@ static void copy(rewriter *w, uint32_t token) {
 /* A token that something else stands for keeps the lines that it went over. */
 static void drop(rewriter *w, uint32_t token) {
   const cla_token *t = &w->s->tokens[token];
+  const char *text = w->s->text + t->start;
   w->is_changed = true;
-  for (uint32_t i = 0; t->is_spliced && i < t->nbytes; i++)
-    if (cla__line_splice(w->s->text + t->start + i)) add(w, "\\\n");
+  for (uint32_t i = 0; t->is_spliced && i < t->nbytes; i++) put(w, text + i, cla__line_splice(text + i));
 }
 
 __attribute__((format(printf, 3, 4))) static void refuse(rewriter *w, uint32_t token, const char *format, ...) {
@@ -307,12 +307,13 @@ static int count_params(const cla_source *s, uint32_t target) {
   return (int)s->functions[first].nparams;
 }
 
-/* "#define ALLOC malloc": true when it has to become a macro with parameters, so that its calls stay as they are. */
+/* "#define ALLOC malloc": true when it has to become a macro with parameters, so that its calls stay as they are, or, when
+ * another branch has a function ALLOC, as the calls of that are. */
 static bool is_calling_alias(const cla_source *s, const cla_macro *m) {
   const cla_name *own = &s->names[m->name], *target = &s->names[m->alias_of];
-  if (!m->alias_of || !own->is_called || own->function) return false;
+  if (!m->alias_of || !own->is_called || own->is_kernel) return false;
   if (cla__is_allocating(m->alias_of) && !cla__is_owned(s, m->alias_of)) return true;
-  return target->function && target->needs && !target->macro;
+  return !own->function && target->function && target->needs && !target->macro;
 }
 
 static void add_names(rewriter *w, int n) {
@@ -325,6 +326,7 @@ static void write_alias_params(rewriter *w, const cla_macro *m) {
     refuse(w, m->token, "the macro %.*s stands for a function with different parameters in different branches",
            length_of(w, m->token), text_of(w, m->token));
   add(w, "(");
+  if (w->s->names[m->name].function) add(w, "%s%s", hidden_arguments(w), n ? ", " : "");
   add_names(w, n);
   add(w, ")");
 }
