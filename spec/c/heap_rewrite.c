@@ -119,6 +119,11 @@ static void macros_are_rewritten(void) {
       {"static int g(int a, int b) { free(0); return a; }\n#define g(a) g(a, 0)\nkernel void f() { g(1); }",
        "static int g(CLA_HEAP cla__heap, int a, int b) { cla_free(cla__heap, 0); return a; }\n"
        "#define g(cla__heap, a) g(cla__heap, a, 0)\nkernel void f(CLA_HEAP cla__heap) { g(cla__heap, 1); }"},
+      {"static int g(int a, int b) { free(0); return a; }\n#define g(a) g(a, 0)\n#define G g\nkernel void f() { G(1); "
+       "}",
+       "static int g(CLA_HEAP cla__heap, int a, int b) { cla_free(cla__heap, 0); return a; }\n"
+       "#define g(cla__heap, a) g(cla__heap, a, 0)\n#define G(cla__1) g(cla__heap, cla__1)\n"
+       "kernel void f(CLA_HEAP cla__heap) { G(1); }"},
       /* parameters and parts of pasted names are the macro's own */
       {"#define M(free) free(3)\n#define N(x) malloc##x(3)\n#define P(x) x##free(3)\nvoid f() { M(a); N(y); P(z); "
        "malloc(1); }",
@@ -183,18 +188,18 @@ static void sites_go_along(void) {
   static const text_pair pairs[] = {
       {"void g(int x) { free(0); }\nkernel void f(int x) { malloc(\n1); g(1); }\nkernel void e() { f(2); }",
        "void g(CLA_HEAP cla__heap, uint cla__site, int x) { cla_free(cla__heap, 0); }\n"
-       "kernel void f(int x, CLA_HEAP cla__heap, uint cla__site) { cla_malloc_at(cla__heap, cla__site + 2u, \n1); "
+       "kernel void f(int x, CLA_HEAP cla__heap, uint cla__site) { cla_malloc_at(cla__heap, \n1, cla__site + 2u); "
        "g(cla__heap, cla__site, 1); }\n"
        "kernel void e(CLA_HEAP cla__heap, uint cla__site) { f(2, cla__heap, cla__site); }"},
       {"#line 70\nvoid f() { calloc(1, 2); realloc(0, 2);\n# 9 \"x.h\"\naligned_alloc(2, 2); }",
-       "#line 70\nvoid f(CLA_HEAP cla__heap, uint cla__site) { cla_calloc_at(cla__heap, cla__site + 70u, 1, 2); "
-       "cla_realloc_at(cla__heap, cla__site + 70u, 0, 2);\n# 9 \"x.h\"\n"
-       "cla_aligned_alloc_at(cla__heap, cla__site + 9u, 2, 2); }"},
+       "#line 70\nvoid f(CLA_HEAP cla__heap, uint cla__site) { cla_calloc_at(cla__heap, 1, 2, cla__site + 70u); "
+       "cla_realloc_at(cla__heap, 0, 2, cla__site + 70u);\n# 9 \"x.h\"\n"
+       "cla_aligned_alloc_at(cla__heap, 2, 2, cla__site + 9u); }"},
       {"#line 1048577\nvoid f() { malloc(1); }",
-       "#line 1048577\nvoid f(CLA_HEAP cla__heap, uint cla__site) { cla_malloc_at(cla__heap, cla__site + 1u, 1); }"},
+       "#line 1048577\nvoid f(CLA_HEAP cla__heap, uint cla__site) { cla_malloc_at(cla__heap, 1, cla__site + 1u); }"},
       {"#define NEW malloc(8)\n#define ALLOC malloc\n#define DROP free\nvoid f() { NEW; ALLOC(9); DROP(0); }",
-       "#define NEW cla_malloc_at(cla__heap, cla__site + (__LINE__ & 1048575), 8)\n"
-       "#define ALLOC(cla__1) cla_malloc_at(cla__heap, cla__site + (__LINE__ & 1048575), cla__1)\n"
+       "#define NEW cla_malloc_at(cla__heap, 8, cla__site + (__LINE__ & 1048575))\n"
+       "#define ALLOC(cla__1) cla_malloc_at(cla__heap, cla__1, cla__site + (__LINE__ & 1048575))\n"
        "#define DROP(cla__1) cla_free(cla__heap, cla__1)\n"
        "void f(CLA_HEAP cla__heap, uint cla__site) { NEW; ALLOC(9); DROP(0); }"},
   };

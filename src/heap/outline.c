@@ -30,6 +30,12 @@ uint32_t cla__token_after(const cla_source *s, uint32_t token) {
   return s->tokens[next].kind == TOKEN_END ? 0 : next;
 }
 
+uint32_t cla__token_before(const cla_source *s, uint32_t token) {
+  do token--;
+  while (s->tokens[token].is_directive || s->tokens[token].is_dead);
+  return token;
+}
+
 static bool mention(cla_source *s, uint32_t by, uint32_t name) {
   if (!cla__source_grow((void **)&s->mentions, s->nmentions, &s->mentions_room, sizeof *s->mentions)) return false;
   s->mentions[s->nmentions] = (cla_mention){.by = by, .next = s->names[name].mentions};
@@ -153,6 +159,8 @@ static bool read_macro(cla_source *s, uint32_t macro) {
   cla_macro *m = &s->macros[macro];
   cla_name *own = &s->names[m->name];
   cla__enter_macro(s, macro);
+  for (uint32_t i = m->open + 1; m->open && i < m->close; i++) /* the last one is no name where it is "..." */
+    m->nparams += i == m->open + 1 || cla__is_mark(s, i, ',');
   m->tail = read_tail(s, macro);
   if (m->alias_of && !mention(s, m->name, m->alias_of)) return false;
   int32_t opens = 0;
@@ -479,17 +487,11 @@ static bool is_statement(uint32_t name) {
   return is_among(name, words, sizeof words);
 }
 
-static uint32_t code_before(const cla_source *s, uint32_t token) {
-  do token--;
-  while (s->tokens[token].is_directive || s->tokens[token].is_dead);
-  return token;
-}
-
 /* "void g(int);" inside a function: only a type, and stars, from the start of the statement to g. */
 static bool is_prototype(const cla_source *s, uint32_t token) {
   enum { LONGEST_TYPE = 16 };
   bool has_type = false;
-  for (uint32_t n = 0, t = code_before(s, token); n < LONGEST_TYPE; n++, t = code_before(s, t)) {
+  for (uint32_t n = 0, t = cla__token_before(s, token); n < LONGEST_TYPE; n++, t = cla__token_before(s, t)) {
     if (cla__is_name(s, t)) {
       if (is_statement(s->tokens[t].name) || s->tokens[t].name == WORD_goto || is_macro_above(s, t)) return false;
       if (n == 0) return true;

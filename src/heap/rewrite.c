@@ -7,7 +7,7 @@
  *   a function that needs it    takes CLA_HEAP cla__heap as its first parameter, and gets it where it is called
  *   a kernel that needs it      takes it as its last, so that the host's argument numbers stay
  *   #define ALLOC malloc        #define ALLOC(cla__1) cla_malloc(cla__heap, cla__1), if ALLOC is called
- *   with CLA_HEAP_WITH_SITES         cla_malloc_at(cla__heap, cla__site + LINE, n), and a uint cla__site goes along with
+ *   with CLA_HEAP_WITH_SITES         cla_malloc_at(cla__heap, n, cla__site + LINE), and a uint cla__site goes along with
  *                               every cla__heap
  *
  * Both sides of conditionals are rewritten, except in "#if 0". Names that the source itself defines, as a function or
@@ -46,7 +46,6 @@ typedef struct rewriter {
   bool is_changed, needs_library;
   bool is_refused; /* with the message left */
   uint32_t macro;  /* whose #define is being written; 0: none */
-  uint32_t line;   /* of the latest allocation */
 } rewriter;
 
 /* ---- What needs the heap -------------------------------------------------------------------------- */
@@ -202,11 +201,10 @@ static const char *hidden_params(const rewriter *w) {
 
 static void give_role(cla_source *s, uint32_t open, uint32_t role) { s->tokens[open].role = (uint8_t)role; }
 
-/* "cla__heap, cla__site + 12u" */
-static void add_allocation_arguments(rewriter *w) {
-  if (!w->has_sites) add(w, "cla__heap");
-  else if (w->macro) add(w, "cla__heap, cla__site + (__LINE__ & %d)", CLA_HEAP_MAX_LINE);
-  else add(w, "cla__heap, cla__site + %uu", (unsigned)w->line & CLA_HEAP_MAX_LINE);
+/* "cla__site + 12u", the line where the call's name stands; of a macro's call, the line where the macro is used. */
+static void add_site(rewriter *w, uint32_t open) {
+  if (w->macro) add(w, "cla__site + (__LINE__ & %d)", CLA_HEAP_MAX_LINE);
+  else add(w, "cla__site + %uu", (unsigned)w->s->tokens[cla__token_before(w->s, open)].line & CLA_HEAP_MAX_LINE);
 }
 
 static void write_open(rewriter *w, uint32_t i) {
@@ -216,8 +214,7 @@ static void write_open(rewriter *w, uint32_t i) {
   const uint32_t role = s->tokens[i].role, after = cla__token_after(s, i);
   const bool is_only = cla__is_mark(s, after, ')');
   copy(w, i);
-  if (role == ROLE_ALLOCATION) add_allocation_arguments(w);
-  else if (role == ROLE_FREE) add(w, "cla__heap");
+  if (role == ROLE_ALLOCATION || role == ROLE_FREE) add(w, "cla__heap");
   else if (role == ROLE_CALL || role == ROLE_MACRO_PARAMS) add(w, "%s", hidden_arguments(w));
   else if (role == ROLE_PARAMS) add(w, "%s", hidden_params(w));
   else return;
@@ -232,6 +229,10 @@ static void write_close(rewriter *w, uint32_t i, uint32_t last) {
   const bool is_call = role == ROLE_KERNEL_CALL;
   const bool is_void =
       last && cla__is_name(s, last) && s->tokens[last].name == WORD_void && cla__token_after(s, open) == last;
+  if (open && role == ROLE_ALLOCATION && w->has_sites) {
+    add(w, ", ");
+    add_site(w, open);
+  }
   if (open && (is_call || role == ROLE_KERNEL_PARAMS))
     add(w, "%s%s", last == open || (is_void && !is_call) ? "" : ", ", is_call ? hidden_arguments(w) : hidden_params(w));
   copy(w, i);
@@ -246,7 +247,6 @@ static bool is_dropped_void(const cla_source *s, uint32_t i, uint32_t last) {
 
 static void write_allocation(rewriter *w, uint32_t i, uint32_t after) {
   const bool is_free = w->s->tokens[i].name == WORD_free;
-  w->line = w->s->tokens[i].line;
   drop(w, i);
   add(w, "cla_%.*s%s", length_of(w, i), text_of(w, i), w->has_sites && !is_free ? "_at" : "");
   give_role(w->s, after, is_free ? ROLE_FREE : ROLE_ALLOCATION);
@@ -296,15 +296,23 @@ static void write_name(rewriter *w, uint32_t i, uint32_t last) {
 
 /* ---- Macros ---------------------------------------------------------------------------------------- */
 
-/* How many parameters a call by another name has; SOME_FORMS when that depends. */
+/* How many arguments a call by another name has, where a macro of the function's name comes first; SOME_FORMS when that
+ * depends on the branch. */
 enum { SOME_FORMS = -1 };
 static int count_params(const cla_source *s, uint32_t target) {
   if (cla__is_allocating(target) && !cla__is_owned(s, target))
     return target == WORD_malloc || target == WORD_free ? 1 : 2;
   const uint32_t first = s->names[target].function;
+  int by_functions = (int)s->functions[first].nparams, by_macros = SOME_FORMS;
   for (uint32_t f = first; f; f = s->functions[f].next)
-    if (s->functions[f].nparams != s->functions[first].nparams) return SOME_FORMS;
-  return (int)s->functions[first].nparams;
+    if (s->functions[f].nparams != s->functions[first].nparams) by_functions = SOME_FORMS;
+  for (uint32_t m = s->names[target].macro; m; m = s->macros[m].next) {
+    if (!s->macros[m].open) continue;
+    const int n = (int)s->macros[m].nparams;
+    if (by_macros != SOME_FORMS && by_macros != n) return SOME_FORMS;
+    by_macros = n;
+  }
+  return by_macros == SOME_FORMS ? by_functions : by_macros;
 }
 
 /* "#define ALLOC malloc": true when it has to become a macro with parameters, so that its calls stay as they are, or, when
@@ -313,7 +321,7 @@ static bool is_calling_alias(const cla_source *s, const cla_macro *m) {
   const cla_name *own = &s->names[m->name], *target = &s->names[m->alias_of];
   if (!m->alias_of || !own->is_called || own->is_kernel) return false;
   if (cla__is_allocating(m->alias_of) && !cla__is_owned(s, m->alias_of)) return true;
-  return !own->function && target->function && target->needs && !target->macro;
+  return !own->function && target->function && target->needs;
 }
 
 static void add_names(rewriter *w, int n) {
@@ -333,19 +341,15 @@ static void write_alias_params(rewriter *w, const cla_macro *m) {
 
 static void write_alias_body(rewriter *w, const cla_macro *m) {
   const bool is_own = cla__is_owned(w->s, m->alias_of), is_kernel = is_own && w->s->names[m->alias_of].is_kernel;
+  const bool has_site = !is_own && w->has_sites && m->alias_of != WORD_free;
   const int n = count_params(w->s, m->alias_of);
   drop(w, m->body);
-  if (is_own) add(w, "%.*s(", length_of(w, m->body), text_of(w, m->body));
-  else
-    add(w, "cla_%.*s%s(", length_of(w, m->body), text_of(w, m->body),
-        w->has_sites && m->alias_of != WORD_free ? "_at" : "");
-  if (is_kernel) add_names(w, n);
-  else if (is_own) add(w, "%s", hidden_arguments(w));
-  else if (m->alias_of == WORD_free) add(w, "cla__heap");
-  else add_allocation_arguments(w);
-  if (n) add(w, ", ");
-  if (is_kernel) add(w, "%s", hidden_arguments(w));
-  else add_names(w, n);
+  add(w, "%s%.*s%s(", is_own ? "" : "cla_", length_of(w, m->body), text_of(w, m->body), has_site ? "_at" : "");
+  if (!is_kernel) add(w, "%s%s", is_own ? hidden_arguments(w) : "cla__heap", n ? ", " : "");
+  add_names(w, n);
+  if (is_kernel) add(w, "%s%s", n ? ", " : "", hidden_arguments(w));
+  if (has_site) add(w, ", ");
+  if (has_site) add_site(w, m->body);
   add(w, ")");
 }
 

@@ -108,7 +108,8 @@ typedef struct cla_macro {
   uint32_t body, end;   /* tokens [body, end) */
   uint32_t next;        /* of the same name */
   uint32_t alias_of;    /* the body is just this name */
-  uint32_t tail;        /* the body ends with this parameter, from 1 */
+  uint32_t nparams;
+  uint32_t tail; /* the body ends with this parameter, from 1 */
 } cla_macro;
 
 typedef struct cla_function {
@@ -160,6 +161,8 @@ cla_status cla__outline(cla_source *);
 
 /* The token after this one that the compiler sees after it: of the same directive, or outside of all. 0: none. */
 uint32_t cla__token_after(const cla_source *, uint32_t token);
+/* The same backwards, outside of directives; not for token 0. */
+uint32_t cla__token_before(const cla_source *, uint32_t token);
 /* Is a macro of that name defined above the token, with parameters? */
 bool cla__is_call_of_macro(const cla_source *, uint32_t name, uint32_t token);
 /* "#define" whose parameters and body follow: makes its parameters known by param_of. */
