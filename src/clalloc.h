@@ -340,10 +340,11 @@ CLA_API cla_status cla_heap_used(cla_heap *, cla_stream *);
 CLA_API cla_status cla_heap_reset(cla_heap *);
 
 /* Blocks from the host, in the same heap. A reference is what cla_ref(heap, pointer) gives in a kernel, and cla_at(heap,
- * reference) is the pointer there; 0 stands for null. CLA_E_NOMEM: the heap has no such block left. */
+ * reference) is the pointer there; 0 stands for null. CLA_E_NOMEM: the heap has no such block left. What is refused is counted
+ * as it is when kernels do it. */
 CLA_API cla_status cla_heap_alloc(cla_heap *, uint64_t nbytes, uint32_t *ref);
-CLA_API cla_status cla_heap_free(cla_heap *,
-                                 uint32_t ref); /* 0 is ignored; CLA_E_FREED or CLA_E_FOREIGN: no live block */
+/* 0 is ignored; CLA_E_FREED or CLA_E_FOREIGN: no live block. */
+CLA_API cla_status cla_heap_free(cla_heap *, uint32_t ref);
 /* Bytes of one live block; the reference may point inside it, and the offset counts from there. */
 CLA_API cla_status cla_heap_read(cla_heap *, uint32_t ref, uint64_t offset, void *to, size_t nbytes);
 CLA_API cla_status cla_heap_write(cla_heap *, uint32_t ref, uint64_t offset, const void *from, size_t nbytes);

@@ -23,8 +23,7 @@ static cla_status check_control(const cla_heap_image *image) {
   uint32_t *as_made = malloc(4 * CLA_HEAP_CONTROL_WORDS);
   if (!as_made) return cla__error(CLA_E_NOMEM, "no host memory to check a heap");
   cla__heap_control(&image->plan, as_made);
-  as_made[CLA_HEAP_SHIFT16] = image->words[CLA_HEAP_SHIFT16];
-  as_made[CLA_HEAP_FLAGS] = image->words[CLA_HEAP_FLAGS];
+  as_made[CLA_HEAP_SHIFT16] = image->shift16;
   const bool is_same = memcmp(as_made, image->words, 4 * CLA_HEAP_FAILED) == 0 &&
                        memcmp(as_made + CLA_HEAP_CLASS, image->words + CLA_HEAP_CLASS,
                               4 * (CLA_HEAP_CONTROL_WORDS - CLA_HEAP_CLASS)) == 0;

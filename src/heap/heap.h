@@ -86,7 +86,8 @@ void cla__heap_end_service(cla_heap *h); /* sealed */
 
 /* A copy of the heap's words before its payload, those that were asked for; the others are 0. */
 typedef struct cla_heap_image {
-  cla__heap_plan plan;
+  cla__heap_plan plan; /* its flags are those of now */
+  uint32_t shift16;
   bool counts;     /* whether mallocs and frees are counted */
   uint32_t *words; /* the caller frees it; NULL: the heap is not made */
 } cla_heap_image;

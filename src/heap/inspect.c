@@ -28,6 +28,8 @@ static cla_status read_parts(cla_heap *h, cla_heap_parts parts, cla_heap_image *
 cla_status cla__heap_image_take(cla_heap *h, cla_heap_parts parts, cla_heap_image *out) {
   out->words = NULL;
   out->plan = h->plan;
+  out->plan.flags = cla__heap_flags(h, h->is_exact);
+  out->shift16 = (uint32_t)((h->payload_at - h->plan.payload_offset) / 16);
   out->counts = h->counts;
   if (!h->memory) return CLA_OK;
   out->words = calloc(1, h->plan.metadata_bytes);
