@@ -3,10 +3,17 @@
 local every_type = {}
 
 every_type.NAMES = {
-  "device", "stream", "gate", "pool", "buffer", "view", "map", "program", "kernel", "event", "guard",
+  "device", "stream", "gate", "pool", "buffer", "view", "map", "program", "kernel", "event", "guard", "heap",
 }
 
 local SOURCE = "kernel void twice(global int *x) { x[get_global_id(0)] *= 2; }"
+-- As if heap.cl stood in front of it; only the name of the type counts.
+local HEAP = [[
+#ifndef CLA_HEAP
+typedef uint cla_heap_word;
+#define CLA_HEAP global cla_heap_word *
+#endif
+kernel void look(CLA_HEAP heap, global int *x) { x[1] = heap[0] != 0; }]]
 
 --- Objects by name. `dev` becomes one of them. The kernel and a write wait behind the gate, which is shut.
 function every_type.make(cl, dev)
@@ -23,6 +30,7 @@ function every_type.make(cl, dev)
   o.event = assert(o.kernel{ o.buffer, size = 32, stream = o.stream, wait = o.gate })
   assert(o.buffer:write("abcd", 0, { stream = o.stream, async = true })):close()
   o.guard = cl.guard(o.stream)
+  o.heap = dev.heap
   return o
 end
 
@@ -31,6 +39,10 @@ function every_type.use(cl, o)
   assert(o.gate:open())
   assert(o.event:wait())
   assert(#o.map:string() == 128 and (o.device.simulated or o.map:read(0, 2) == "\1\1"))
+  local heap = o.device:program(HEAP)
+  assert(heap.look{ o.heap, o.buffer, size = 1, heap_oom = "error" }):close()
+  heap:close()
+  assert(o.heap.limit > 0) -- states may share it: what it says is another's too
   assert(o.buffer:fill(1))
   assert(o.kernel{ o.buffer, size = 32 }):close()
   assert(o.stream:finish())
