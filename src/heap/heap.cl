@@ -31,7 +31,8 @@
  *   3. who gives room sets the flag, then the bit; who takes clears the bit, then the flag, and the word that this returns
  *      says whether the page is of use: "flag set, bit clear" never lasts, so room is never lost. A bit set too many is harmless;
  *   4. a page that leaves a hint is looked at once more afterwards, for its room may have come back in between. */
-#define CLA_HEAP __global uint *
+typedef uint cla_heap_word; /* a name of its own: drivers tell it to whoever asks about a parameter */
+#define CLA_HEAP __global cla_heap_word *
 
 static __global void *cla_malloc(CLA_HEAP heap, ulong nbytes);
 static __global void *cla_calloc(CLA_HEAP heap, ulong n, ulong size);
@@ -179,6 +180,9 @@ static inline uint cla__pick_bit(uint x, uint seed) {
 }
 #endif
 
+/* The high half of a product: PoCL 3.1's mul_hi takes four multiplications. */
+static inline uint cla__times(uint a, uint b) { return (uint)((ulong)a * b >> 32); }
+
 static inline uint cla__mix(uint x) {
   x *= 0x9E3779B1u;
   x ^= x >> 15;
@@ -200,13 +204,13 @@ static inline uint cla__plain(uint x) {
 
 typedef struct {
   uint code; /* in the page word */
-  uint size, capacity, reciprocal, bitwords, hints, hint_mask;
+  uint size, capacity, reciprocal, bitwords, hints, hint_mask, last_bits;
 } cla__class;
 
 static inline cla__class cla__class_of_code(CLA_HEAP heap, uint code) {
   const __global uint4 *words = (const __global uint4 *)(heap + CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS);
   const uint4 a = words[0], b = words[1];
-  const cla__class c = {code, a.x, a.y, a.z, a.w, b.x, b.y};
+  const cla__class c = {code, a.x, a.y, a.z, a.w, b.x, b.y, b.z};
   return c;
 }
 
@@ -361,9 +365,9 @@ static void cla__advertise(CLA_HEAP heap, uint page, uint flags) {
 
 /* ---- reserving slots ---- */
 
-/* Gives n reserved slots of a page back. */
-static inline void cla__unreserve(CLA_HEAP heap, uint page, uint n) {
-  const uint word = atomic_sub(cla__page(heap, page), n), code = cla__page_code(word);
+/* Gives n reserved slots of a page, whose word is `at`, back. */
+static inline void cla__unreserve(CLA_HEAP heap, uint page, cla__words at, uint n) {
+  const uint word = atomic_sub(at, n), code = cla__page_code(word);
   const uint before = word & CLA_HEAP_USED, after = before - n;
   uint flags = 0;
   if (cla__is_slab(code)) {
@@ -535,13 +539,14 @@ typedef struct {
 } cla__claim;
 
 static inline bool cla__try_reserve(CLA_HEAP heap, cla__class c, uint page, uint need, cla__claim *claim) {
-  const uint word = atomic_add(cla__page(heap, page), CLA_HEAP_TICKET + need);
+  cla__words at = cla__page(heap, page);
+  const uint word = atomic_add(at, CLA_HEAP_TICKET + need);
   if (!cla__has_room(word, c.code, c.capacity)) {
-    cla__unreserve(heap, page, need);
+    cla__unreserve(heap, page, at, need);
     return false;
   }
   const uint granted = min(need, c.capacity - (word & CLA_HEAP_USED));
-  if (granted < need) cla__unreserve(heap, page, need - granted);
+  if (granted < need) cla__unreserve(heap, page, at, need - granted);
   claim->page = page, claim->granted = granted, claim->word = word;
   return true;
 }
@@ -609,8 +614,9 @@ static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, ui
 
 /* ---- slots ---- */
 
+/* Those bits of a word of a page's bitmap that stand for slots. */
 static inline uint cla__valid_bits(cla__class c, uint word) {
-  return word == c.bitwords - 1u && (c.capacity & 31u) != 0u ? (1u << (c.capacity & 31u)) - 1u : CLA_HEAP_NONE;
+  return word == c.bitwords - 1u ? c.last_bits : CLA_HEAP_NONE;
 }
 
 #if defined(CLA__WARP)
@@ -619,7 +625,7 @@ static inline uint cla__valid_bits(cla__class c, uint word) {
 static inline uint cla__first_word(cla__class c, cla__claim claim, uint slot) {
   uint ticket;
   asm("brev.b32 %0, %1;" : "=r"(ticket) : "r"(claim.word));
-  return mul_hi(ticket << 27 | slot * 0x9E3779B1u >> 5, c.bitwords);
+  return cla__times(ticket << 27 | slot * 0x9E3779B1u >> 5, c.bitwords);
 }
 
 /* Takes the bits of the claimed slots, the first for the team's first lane; each lane's slot, NONE beyond those granted. */
@@ -840,9 +846,9 @@ static __global void *cla__malloc_run(CLA_HEAP heap, ulong nbytes, ulong align_b
 
 /* ---- free ---- */
 
-static inline uint cla__free_slot(CLA_HEAP heap, __global void *p, uint page, uint within, uint code) {
+static inline uint cla__free_slot(CLA_HEAP heap, __global void *p, uint page, uint within, cla__words at, uint code) {
   const cla__class c = cla__class_of_code(heap, code);
-  const uint index = mul_hi(within >> 3, c.reciprocal), bit = 1u << (index & 31u);
+  const uint index = cla__times(within >> 3, c.reciprocal), bit = 1u << (index & 31u);
   if (index * c.size != within || index >= c.capacity) return cla__bad_free(heap, p, CLA_HEAP_INTERIOR);
   const uint word = (page << (heap[CLA_HEAP_PAGE_SHIFT] - 9u)) + (index >> 5);
   cla__release_fence();
@@ -853,7 +859,7 @@ static inline uint cla__free_slot(CLA_HEAP heap, __global void *p, uint page, ui
     before = atomic_and(heap + heap[CLA_HEAP_BLOCK_MAP] + word, ~bits);
     const uint n = popcount(before & bits);
     if (n > 0u) {
-      cla__unreserve(heap, page, n);
+      cla__unreserve(heap, page, at, n);
       cla__count_calls(heap, CLA_HEAP_SHARD_FREES, n, cla__slot());
       cla__count_bytes(heap, (ulong)n * c.size, false);
     }
@@ -896,8 +902,9 @@ static inline uint cla__free(CLA_HEAP heap, __global void *p) {
   if (offset >= (ulong)heap[CLA_HEAP_NPAGES] << shift) return cla__bad_free(heap, p, CLA_HEAP_FOREIGN);
   if ((offset & 15ul) != 0ul) return cla__bad_free(heap, p, CLA_HEAP_MISALIGNED);
   const uint page = (uint)(offset >> shift), within = (uint)offset & ((1u << shift) - 1u);
-  const uint code = cla__page_code(*cla__page(heap, page));
-  if (cla__is_slab(code)) return cla__free_slot(heap, p, page, within, code);
+  cla__words at = cla__page(heap, page);
+  const uint code = cla__page_code(*at);
+  if (cla__is_slab(code)) return cla__free_slot(heap, p, page, within, at, code);
   return cla__free_run(heap, p, page, within, cla__plain(code));
 }
 
@@ -955,7 +962,7 @@ static ulong cla_usable_size(CLA_HEAP heap, __global void *p) {
   cla__words bits = cla__block_words(heap, page);
   if (!cla__is_slab(code)) return cla__plain(code) == CLA_HEAP_HEAD && within == 0u ? (ulong)bits[0] << shift : 0ul;
   const cla__class c = cla__class_of_code(heap, code);
-  const uint index = mul_hi(within >> 3, c.reciprocal);
+  const uint index = cla__times(within >> 3, c.reciprocal);
   const bool is_live = index * c.size == within && index < c.capacity && (bits[index >> 5] >> (index & 31u) & 1u) != 0u;
   return is_live ? c.size : 0ul;
 }

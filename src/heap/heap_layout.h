@@ -148,6 +148,7 @@ enum { /* a class's words */
        CLA_HEAP_CLASS_BITWORDS,  /* words of the block bitmap in use */
        CLA_HEAP_CLASS_HINTS,     /* word offset of the hints: 4 words a shard: current page, three earlier ones */
        CLA_HEAP_CLASS_HINT_MASK, /* shards - 1 */
+       CLA_HEAP_CLASS_LAST_BITS, /* the slots that the last of the bit words stands for */
        CLA_HEAP_CLASS_WORDS = 8
 };
 
@@ -320,6 +321,7 @@ static inline void cla__heap_control(const cla__heap_plan *plan, uint32_t contro
     c[CLA_HEAP_CLASS_BITWORDS] = (plan->capacity[k] + 31) / 32;
     c[CLA_HEAP_CLASS_HINTS] = plan->hints[k];
     c[CLA_HEAP_CLASS_HINT_MASK] = plan->nhints[k] - 1;
+    c[CLA_HEAP_CLASS_LAST_BITS] = 0xffffffffu >> (32 * c[CLA_HEAP_CLASS_BITWORDS] - plan->capacity[k]);
   }
   const uint32_t page_grains = 1u << (plan->page_shift - 4);
   for (uint32_t j = 0, k = 0; cla__heap_bucket_top(j) <= page_grains / 2; j++) {
