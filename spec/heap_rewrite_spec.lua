@@ -235,7 +235,8 @@ loc(3);
 }]]
 
     it("has the compiler name the lines of the source", function()
-      local message = message_of(LINES:format("g(*out = undeclared_name);", "malloc(another_name);"), { defines = { A = 1, B = 2 } })
+      local source = LINES:format("g(*out = undeclared_name);", "malloc(another_name);")
+      local message = message_of(source, { defines = { A = 1, B = 2 } })
       assert.matches("[:(]10[:,][^\n]*undeclared_name", message)
       assert.matches("[:(]70[:,][^\n]*another_name", message)
       assert.matches("[:(]10[:,]", message_of(LINES:format("malloc(1, 2);", "")))
