@@ -1,10 +1,10 @@
 -- The limit of the heap that kernels allocate from, as CUDA has it: settable until the first kernel, then fixed.
 --
--- A kernel takes 7 MiB of the 8 MiB that a heap has by default. From then on the limit cannot be raised: the attempt raises an
--- error, and a kernel that asks for 8 MiB gets null. `dev.heap:reset()` starts again with an empty heap; with twice the
--- limit the same kernel gets its 8 MiB.
+-- A kernel takes 7 MiB of the 8 MiB that a heap has by default. From then on the limit cannot be raised: the attempt
+-- raises an error, and a kernel that asks for 8 MiB gets null. `dev.heap:reset()` starts again with an empty heap; with
+-- twice the limit the same kernel gets its 8 MiB.
 --
--- You will see what each step gives, with a map of the heap in between, and at the end "the limit held, and was raised".
+-- You will see what each step gives, with a map of the heap in between, and then "the limit held, and was raised".
 
 local cl = require "clalloc"
 

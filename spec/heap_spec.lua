@@ -521,21 +521,24 @@ describe("dev.heap", function()
     for _, case in ipairs(cases) do
       assert.matches(case[2], failure(explicit.grab, { case[1], 1, buffer, size = 1 }))
     end
-    assert.matches("argument 3 'out'.*buffer .* expected, got heap", failure(explicit.grab, { heap, 1, heap, size = 1 }))
+    local text = failure(explicit.grab, { heap, 1, heap, size = 1 })
+    assert.matches("argument 3 'out'.*buffer .* expected, got heap", text)
     assert.matches("got nil", failure(explicit.grab, { nil, 1, buffer, size = 1 }))
     assert.equal(0, heap:stats().reserved)
   end)
 
   it("leaves line numbers of errors to the source", function()
-    local text = failure(dev.program, dev, "kernel void f(global int *p) {\n  p[0] = (int)(ulong)malloc(4);\n  p[1] = nonsense;\n}",
-      { heap = true, defines = { A = 1, B = 2 } })
-    assert.matches(":3:", text, 1, true)
+    local text = failure(dev.program, dev, [[kernel void f(global int *p) {
+      p[0] = malloc(4) != 0;
+      p[1] = nonsense;
+    }]], { heap = true, defines = { A = 1, B = 2 } })
+    if dev.platform ~= "Oclgrind" then assert.matches(":3:", text, 1, true) end -- it does not heed #line
     assert.matches("nonsense", text, 1, true)
   end)
 
   it("sees allocations through the macros of the options", function()
-    local macro <close> = assert(dev:program([[
-      kernel void f(global uint *out) { out[0] = NEW(64) != 0; }]], { heap = true, defines = { ["NEW(n)"] = "malloc(n)" } }))
+    local macro <close> = assert(dev:program("kernel void f(global uint *out) { out[0] = NEW(64) != 0; }",
+      { heap = true, defines = { ["NEW(n)"] = "malloc(n)" } }))
     local out <close> = assert(dev:alloc(4))
     assert(macro.f { out, size = 1 }):close()
     assert.equal(1, sum_of(out))
@@ -639,7 +642,7 @@ kernel void f(global int *x) { x[0] = myalloc(4) != 0; }]], { heap = true })
 
   it("measures without counting, across a reset, and with what was live before", function()
     heap.counting = false
-    local before <close> = keep(64 * 1024, 10)
+    keep(64 * 1024, 10):close()
     local _, live = heap:measure(function() take(64 * 1024, 5) end)
     assert.equal(15 * 64 * 1024, live)
     assert.equal(0, heap:stats().mallocs)
@@ -796,7 +799,7 @@ kernel void two(global uint *out) {
       end
     end
     assert.matches("0 is no reference into the heap", failure(heap.read, heap, 0, 1), 1, true)
-    assert.matches("no live block is at", failure(heap.read, heap, ref < 4 * MiB and ref + 4 * MiB or ref - 4 * MiB, 1), 1, true)
+    assert.matches("no live block is at", failure(heap.read, heap, (ref + 4 * MiB) % (8 * MiB), 1), 1, true)
     assert.matches("reach outside", failure(heap.write, heap, ref, "x", 1 << 20), 1, true)
     assert.matches("reach outside", failure(heap.read, heap, ref, 1, math.maxinteger), 1, true)
     assert.matches("bytes are more than the heap has", failure(heap.read, heap, ref, math.maxinteger), 1, true)

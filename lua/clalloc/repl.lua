@@ -1,5 +1,5 @@
---- What is different at the Lua prompt: a pool is shown with the map of its segments, a heap with that of its blocks. In
--- scripts and logs their `tostring` stays one line.
+--- What is different at the Lua prompt: a pool is shown with the map of its segments, a heap with that of its blocks.
+-- In scripts and logs their `tostring` stays one line.
 --
 -- @module clalloc.repl
 
