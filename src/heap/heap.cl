@@ -378,6 +378,13 @@ static inline void cla__unreserve(CLA_HEAP heap, uint page, cla__words at, uint 
   if ((flags & ~word) != 0u) cla__advertise(heap, page, flags & ~word);
 }
 
+/* Takes a page that is in a hint out of its class's room bitmap again, lest a second hint gets it: the bit, then the flag. Should
+ * it leave the hint meanwhile, it is looked at once more then. */
+static inline void cla__withdraw(CLA_HEAP heap, uint code, uint page) {
+  cla__map_clear(cla__room_map(heap, code), heap[CLA_HEAP_LEVEL0], page >> 5, 1u << (page & 31u));
+  atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT);
+}
+
 enum { CLA__NO_PAGE, CLA__WITH_ROOM, CLA__FRESH }; /* where a page comes from */
 
 /* A page of the class's room bitmap, its bit cleared; NONE if there is none. */
@@ -578,7 +585,10 @@ static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, ui
   for (uint attempt = 0; attempt < CLA__RESERVE_TRIES; attempt++) {
     if (page < npages) {
       if (cla__try_reserve(heap, c, page, need, &claim)) {
-        if (is_borrowed && (claim.word & CLA_HEAP_USED) + claim.granted < c.capacity)
+  #if !defined(CLA__WARP) /* two threads on one page would pass its cache lines to and fro */
+      if ((claim.word & CLA_HEAP_ROOM_BIT) != 0u) cla__withdraw(heap, c.code, page);
+#endif
+      if (is_borrowed && (claim.word & CLA_HEAP_USED) + claim.granted < c.capacity)
           cla__advertise(heap, page, CLA_HEAP_ROOM_BIT);
         return claim;
       }
@@ -938,7 +948,7 @@ static __global void *cla_calloc(CLA_HEAP heap, ulong n, ulong size) { return cl
 
 static __global void *cla_aligned_alloc_at(CLA_HEAP heap, ulong align, ulong nbytes, uint site) {
   if (nbytes == 0ul || heap == 0) return 0;
-  if (align == 0ul || (align & (align - 1ul)) != 0ul) {
+  if (align == 0ul || 1ul << (63ul - clz(align)) != align) { /* the usual test becomes a population count, which Oclgrind lacks */
     cla__count_failure(heap, nbytes, 1u);
     return 0;
   }
