@@ -431,9 +431,10 @@ static cla_status list_kernels(const cla_source *s, cla_heap_rewritten *out) {
   for (uint32_t f = 1; f < s->nfunctions; f++) {
     cla_name *name = &s->names[s->functions[f].name];
     if (!name->is_kernel || !name->needs || name->function != f) continue;
-    out->kernels[out->nkernels] = strndup(name->text, name->nbytes);
-    if (!out->kernels[out->nkernels]) return CLA_E_NOMEM;
-    out->nkernels++;
+    char *copy = calloc(name->nbytes + 1, 1);
+    if (!copy) return CLA_E_NOMEM;
+    memcpy(copy, name->text, name->nbytes);
+    out->kernels[out->nkernels++] = copy;
   }
   return CLA_OK;
 }
