@@ -216,8 +216,8 @@ static void nothing_to_do_changes_nothing(void) {
       "/* malloc(3) */ constant char s[] = \"free(x)\"; // calloc(1, 1)",
       "kernel void f() { int free = 3, malloc = 4; free += malloc; }",
       "kernel void f(int free, global int *malloc) { malloc[free] = 1; }",
-      "struct s { int free; int *malloc; }; void f(struct s *x) { x->free = 1; (*x).malloc = 0; x -> malloc(3); "
-      "x.free(1); }",
+      "struct s { int free; int *malloc; }; void f(struct s *x) { x->free = 1; (*x).malloc = 0; x.free(1); }",
+      "void f(struct s *x) { x -> malloc(3); }",
       "void f() { goto free; free: ; }",
       "enum { malloc, free }; int f() { return malloc + free; }",
       "#define FIELD free\nstruct s { int FIELD; }; int f(struct s *x) { return x->FIELD; }",

@@ -386,11 +386,11 @@ static void write_macro_name(rewriter *w, uint32_t i) {
 
 static void write_token(rewriter *w, uint32_t i, uint32_t last) {
   const cla_token *t = &w->s->tokens[i];
-  if (t->is_dead || (t->is_directive && !w->macro)) copy(w, i);
-  else if (t->kind == TOKEN_NAME && w->macro) write_macro_name(w, i);
-  else if (t->kind == TOKEN_NAME) write_name(w, i, last);
-  else if (cla__is_mark(w->s, i, '(')) write_open(w, i);
-  else if (cla__is_mark(w->s, i, ')')) write_close(w, i, last);
+  const bool is_code = !t->is_dead && (w->macro || !t->is_directive);
+  if (is_code && t->kind == TOKEN_NAME && w->macro) write_macro_name(w, i);
+  else if (is_code && t->kind == TOKEN_NAME) write_name(w, i, last);
+  else if (is_code && cla__is_mark(w->s, i, '(')) write_open(w, i);
+  else if (is_code && cla__is_mark(w->s, i, ')')) write_close(w, i, last);
   else copy(w, i);
 }
 
