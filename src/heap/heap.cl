@@ -47,7 +47,7 @@ static __global void *cla_calloc_at(CLA_HEAP heap, ulong n, ulong size, uint sit
 static __global void *cla_realloc_at(CLA_HEAP heap, __global void *p, ulong nbytes, uint site);
 static __global void *cla_aligned_alloc_at(CLA_HEAP heap, ulong align, ulong nbytes, uint site);
 
-typedef volatile __global uint *cla__words; /* shared with other items; geometry is read through CLA_HEAP, not volatile */
+typedef volatile __global uint *cla__words; /* shared with other items */
 
 enum { /* bounds of retries: reached only when other items win every time, and then the answer is "no room" */
   CLA__RESERVE_TRIES = 512,
@@ -200,7 +200,30 @@ static inline uint cla__plain(uint x) {
 }
 #endif
 
-/* ---- geometry ---- */
+/* ---- geometry: words that no kernel changes ---- */
+
+#if defined(CLA__WARP)
+/* Four words, at a multiple of four. The compiler may keep them across atomics and fences, which it could not know of plain loads. */
+static inline uint4 cla__fixed4(CLA_HEAP heap, uint at) {
+  uint4 v;
+  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(heap + at));
+  return v;
+}
+/* `at` is a constant. */
+static inline uint cla__fixed(CLA_HEAP heap, uint at) {
+  const uint4 v = cla__fixed4(heap, at & ~3u);
+  return (at & 3u) == 0u ? v.x : (at & 3u) == 1u ? v.y : (at & 3u) == 2u ? v.z : v.w;
+}
+static inline uint cla__fixed_at(CLA_HEAP heap, uint at) {
+  uint word;
+  asm("ld.global.nc.u32 %0, [%1];" : "=r"(word) : "l"(heap + at));
+  return word;
+}
+#else
+static inline uint4 cla__fixed4(CLA_HEAP heap, uint at) { return *(const __global uint4 *)(heap + at); }
+static inline uint cla__fixed(CLA_HEAP heap, uint at) { return heap[at]; }
+static inline uint cla__fixed_at(CLA_HEAP heap, uint at) { return heap[at]; }
+#endif
 
 typedef struct {
   uint code; /* in the page word */
@@ -208,8 +231,8 @@ typedef struct {
 } cla__class;
 
 static inline cla__class cla__class_of_code(CLA_HEAP heap, uint code) {
-  const __global uint4 *words = (const __global uint4 *)(heap + CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS);
-  const uint4 a = words[0], b = words[1];
+  const uint at = CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS;
+  const uint4 a = cla__fixed4(heap, at), b = cla__fixed4(heap, at + 4u);
   const cla__class c = {code, a.x, a.y, a.z, a.w, b.x, b.y, b.z};
   return c;
 }
@@ -218,18 +241,18 @@ static inline cla__class cla__class_of_code(CLA_HEAP heap, uint code) {
 static inline uint cla__code_for(CLA_HEAP heap, uint nbytes) {
   const uint grains = (nbytes + 15u) >> 4, rest = grains - 1u, octave = 31u - clz(rest | 1u);
   const uint bucket = rest < 4u ? rest : 4u * (octave - 1u) + ((rest >> (octave - 2u)) & 3u);
-  const uint entry = heap[CLA_HEAP_BUCKET + bucket];
+  const uint entry = cla__fixed_at(heap, CLA_HEAP_BUCKET + bucket);
   return (entry >> 16) + (grains > (entry & 0xffffu) ? 2u : 1u);
 }
 
 static inline __global char *cla__payload(CLA_HEAP heap) {
-  return (__global char *)heap + ((ulong)heap[CLA_HEAP_PAYLOAD4K] << 12) + ((ulong)heap[CLA_HEAP_SHIFT16] << 4);
+  return (__global char *)heap + ((ulong)cla__fixed(heap, CLA_HEAP_PAYLOAD4K) << 12) + ((ulong)cla__fixed(heap, CLA_HEAP_SHIFT16) << 4);
 }
 
-static inline cla__words cla__page(CLA_HEAP heap, uint page) { return heap + heap[CLA_HEAP_PAGES] + cla__page_word(page); }
+static inline cla__words cla__page(CLA_HEAP heap, uint page) { return heap + cla__fixed(heap, CLA_HEAP_PAGES) + cla__page_word(page); }
 
 static inline cla__words cla__block_words(CLA_HEAP heap, uint page) {
-  return heap + heap[CLA_HEAP_BLOCK_MAP] + ((ulong)page << (heap[CLA_HEAP_PAGE_SHIFT] - 9u));
+  return heap + cla__fixed(heap, CLA_HEAP_BLOCK_MAP) + ((ulong)page << (cla__fixed(heap, CLA_HEAP_PAGE_SHIFT) - 9u));
 }
 
 static inline bool cla__is_slab(uint code) { return code - 1u < CLA_HEAP_CLASSES_MAX; }
@@ -249,9 +272,9 @@ static inline void cla__count(cla__words count, uint n) {
 }
 
 static inline void cla__count_calls(CLA_HEAP heap, uint which, uint n, uint slot) {
-  if ((heap[CLA_HEAP_FLAGS] & CLA_HEAP_COUNT) == 0u) return;
-  const uint shard = slot & heap[CLA_HEAP_SHARD_MASK];
-  cla__count(heap + heap[CLA_HEAP_SHARDS] + shard * CLA_HEAP_SHARD_WORDS + which, n);
+  if ((cla__fixed(heap, CLA_HEAP_FLAGS) & CLA_HEAP_COUNT) == 0u) return;
+  const uint shard = slot & cla__fixed(heap, CLA_HEAP_SHARD_MASK);
+  cla__count(heap + cla__fixed(heap, CLA_HEAP_SHARDS) + shard * CLA_HEAP_SHARD_WORDS + which, n);
 }
 
 static inline void cla__raise(cla__words most, uint value) {
@@ -259,7 +282,7 @@ static inline void cla__raise(cla__words most, uint value) {
 }
 
 static inline void cla__count_bytes(CLA_HEAP heap, ulong nbytes, bool is_malloc) {
-  if ((heap[CLA_HEAP_FLAGS] & CLA_HEAP_PEAK) == 0u) return;
+  if ((cla__fixed(heap, CLA_HEAP_FLAGS) & CLA_HEAP_PEAK) == 0u) return;
   const uint grains = (uint)(nbytes >> 4);
   cla__words used = heap + CLA_HEAP_USED16;
   if (is_malloc)
@@ -269,7 +292,7 @@ static inline void cla__count_bytes(CLA_HEAP heap, ulong nbytes, bool is_malloc)
 }
 
 static inline void cla__count_pages(CLA_HEAP heap, uint added, uint removed) {
-  if ((heap[CLA_HEAP_FLAGS] & CLA_HEAP_COUNT) == 0u || added == removed) return;
+  if ((cla__fixed(heap, CLA_HEAP_FLAGS) & CLA_HEAP_COUNT) == 0u || added == removed) return;
   cla__words now = heap + CLA_HEAP_PAGES_NOW;
   if (added > removed)
     cla__raise(heap + CLA_HEAP_PAGES_PEAK, atomic_add(now, added - removed) + added - removed);
@@ -309,7 +332,7 @@ static uint cla__bad_free(CLA_HEAP heap, __global void *p, uint kind) {
 /* ---- two-level bitmaps of pages ---- */
 
 static inline cla__words cla__room_map(CLA_HEAP heap, uint code) {
-  return heap + heap[CLA_HEAP_ROOM_MAPS] + (code - 1u) * (heap[CLA_HEAP_LEVEL0] + heap[CLA_HEAP_LEVEL1]);
+  return heap + cla__fixed(heap, CLA_HEAP_ROOM_MAPS) + (code - 1u) * (cla__fixed(heap, CLA_HEAP_LEVEL0) + cla__fixed(heap, CLA_HEAP_LEVEL1));
 }
 
 static inline void cla__map_set(cla__words map, uint level0, uint word, uint bits) {
@@ -352,12 +375,12 @@ static inline void cla__undry_all(CLA_HEAP heap) {
 
 /* The page has room (ROOM_BIT), is empty (FREE_BIT): flags first, then the bitmaps (invariant 3). */
 static void cla__advertise(CLA_HEAP heap, uint page, uint flags) {
-  const uint before = atomic_or(cla__page(heap, page), flags), code = cla__page_code(before), level0 = heap[CLA_HEAP_LEVEL0];
+  const uint before = atomic_or(cla__page(heap, page), flags), code = cla__page_code(before), level0 = cla__fixed(heap, CLA_HEAP_LEVEL0);
   const uint added = flags & ~before;
   const bool has_room = (added & CLA_HEAP_ROOM_BIT) != 0u && cla__is_slab(code), is_free = (added & CLA_HEAP_FREE_BIT) != 0u;
   if (added == 0u) return;
   if (has_room) cla__map_set(cla__room_map(heap, code), level0, page >> 5, 1u << (page & 31u));
-  if (is_free) cla__map_set(heap + heap[CLA_HEAP_FREE_MAP], level0, page >> 5, 1u << (page & 31u));
+  if (is_free) cla__map_set(heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level0, page >> 5, 1u << (page & 31u));
   cla__fence();
   if (has_room) cla__undry(heap, code);
   if (is_free) cla__undry_all(heap);
@@ -371,7 +394,7 @@ static inline void cla__unreserve(CLA_HEAP heap, uint page, cla__words at, uint 
   const uint before = word & CLA_HEAP_USED, after = before - n;
   uint flags = 0;
   if (cla__is_slab(code)) {
-    const uint capacity = heap[CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS + CLA_HEAP_CLASS_CAPACITY];
+    const uint capacity = cla__fixed_at(heap, CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS + CLA_HEAP_CLASS_CAPACITY);
     if (before >= capacity && after < capacity) flags = CLA_HEAP_ROOM_BIT;
   }
   if (after == 0u && code < CLA_HEAP_TAKEN) flags |= CLA_HEAP_FREE_BIT;
@@ -381,7 +404,7 @@ static inline void cla__unreserve(CLA_HEAP heap, uint page, cla__words at, uint 
 /* Takes a page that is in a hint out of its class's room bitmap again, lest a second hint gets it: the bit, then the flag. Should
  * it leave the hint meanwhile, it is looked at once more then. */
 static inline void cla__withdraw(CLA_HEAP heap, uint code, uint page) {
-  cla__map_clear(cla__room_map(heap, code), heap[CLA_HEAP_LEVEL0], page >> 5, 1u << (page & 31u));
+  cla__map_clear(cla__room_map(heap, code), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, 1u << (page & 31u));
   atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT);
 }
 
@@ -389,7 +412,7 @@ enum { CLA__NO_PAGE, CLA__WITH_ROOM, CLA__FRESH }; /* where a page comes from */
 
 /* A page of the class's room bitmap, its bit cleared; NONE if there is none. */
 static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed) {
-  const uint level0 = heap[CLA_HEAP_LEVEL0], groups = heap[CLA_HEAP_LEVEL1] >> 2;
+  const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), groups = cla__fixed(heap, CLA_HEAP_LEVEL1) >> 2;
   cla__words map = cla__room_map(heap, c.code), level1 = map + level0;
   for (uint i = 0; i < groups; i++) { /* four words of level 1 at a time, the highest first */
     const uint group = groups - 1u - i;
@@ -436,10 +459,10 @@ static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value
 /* An empty page from near the top, its bit cleared; NONE if there is none. Items pick at random within a window of words, for
  * they come in crowds; a small heap's window is narrow, so that its lower part stays whole for runs. */
 static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
-  const uint level0 = heap[CLA_HEAP_LEVEL0], window = heap[CLA_HEAP_WINDOW];
-  cla__words map = heap + heap[CLA_HEAP_FREE_MAP], level1 = map + level0;
+  const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), window = cla__fixed(heap, CLA_HEAP_WINDOW);
+  cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + level0;
   for (uint attempt = 0; attempt < CLA__FRESH_TRIES; attempt++) {
-    uint above, i = cla__highest_word(level1, heap[CLA_HEAP_LEVEL1], &above);
+    uint above, i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above);
     if (i == CLA_HEAP_NONE) return CLA_HEAP_NONE;
     if (attempt >= 2u && i > 0u && window >= 16u) { /* a crowd: spread over more words, a wider stretch at each attempt */
       const uint lower = i - cla__mix(seed ^ attempt) % min(i + 1u, attempt), there = level1[lower];
@@ -462,9 +485,9 @@ static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
 
 /* The page words themselves, from the top: an empty page or one with room. is_moving: there are pages that may yet be given back. */
 static uint cla__scan_pages(CLA_HEAP heap, cla__class c, bool *is_moving) {
-  const volatile __global uint4 *four = (const volatile __global uint4 *)(heap + heap[CLA_HEAP_PAGES]);
+  const volatile __global uint4 *four = (const volatile __global uint4 *)(heap + cla__fixed(heap, CLA_HEAP_PAGES));
   *is_moving = false;
-  for (uint i = heap[CLA_HEAP_NPAGES_PADDED] >> 2; i > 0u; i--) {
+  for (uint i = cla__fixed(heap, CLA_HEAP_NPAGES_PADDED) >> 2; i > 0u; i--) {
     const uint4 words = four[i - 1u];
     const uint word[4] = {words.x, words.y, words.z, words.w};
     for (uint j = 0; j < 4u; j++) {
@@ -531,7 +554,7 @@ static uint cla__new_page(CLA_HEAP heap, cla__class c, uint seed, uint *source) 
 /* One of the three pages that the hint had before, if it has room; NONE else. place: which. */
 static inline uint cla__earlier_page(CLA_HEAP heap, cla__class c, cla__words hint, uint page, uint *place) {
   const uint4 four = *(volatile __global uint4 *)hint;
-  const uint npages = heap[CLA_HEAP_NPAGES];
+  const uint npages = cla__fixed(heap, CLA_HEAP_NPAGES);
   const uint y = four.y < npages ? *cla__page(heap, four.y) : 0u, z = four.z < npages ? *cla__page(heap, four.z) : 0u,
              w = four.w < npages ? *cla__page(heap, four.w) : 0u;
   if (four.y != page && cla__has_room(y, c.code, c.capacity)) return *place = 1u, four.y;
@@ -570,7 +593,7 @@ static inline cla__words cla__hint(CLA_HEAP heap, cla__class c, uint need, uint 
   uint mask = c.hint_mask;
 #if defined(CLA__WARP) /* the fewer slots a warp wants of a page, the more warps can share it */
   const uint shift = need > 1u ? clz(need - 1u) - 27u : 5u;
-  mask = mask >> shift | (mask & (heap[CLA_HEAP_LEAST_HINTS] - 1u));
+  mask = mask >> shift | (mask & (cla__fixed(heap, CLA_HEAP_LEAST_HINTS) - 1u));
 #endif
   return heap + c.hints + ((slot & mask) << 2);
 }
@@ -579,7 +602,7 @@ static inline cla__words cla__hint(CLA_HEAP heap, cla__class c, uint need, uint 
 static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slot) {
   cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
   cla__words hint = cla__hint(heap, c, need, slot);
-  const uint npages = heap[CLA_HEAP_NPAGES];
+  const uint npages = cla__fixed(heap, CLA_HEAP_NPAGES);
   uint page = *hint;
   bool is_borrowed = false; /* the page is in no hint, and its bit was cleared */
   for (uint attempt = 0; attempt < CLA__RESERVE_TRIES; attempt++) {
@@ -677,7 +700,7 @@ static inline uint cla__take_slots(cla__class c, cla__team team, cla__claim clai
 #endif
 
 static inline void cla__set_site(CLA_HEAP heap, ulong offset, uint site) {
-  if (heap[CLA_HEAP_SITES] != 0u) (heap + heap[CLA_HEAP_SITES])[offset >> 4] = site;
+  if (cla__fixed(heap, CLA_HEAP_SITES) != 0u) (heap + cla__fixed(heap, CLA_HEAP_SITES))[offset >> 4] = site;
 }
 
 static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint site) {
@@ -698,7 +721,7 @@ static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint 
     claim.word = cla__from(team, claim.word, team.leader);
     const uint mine = cla__take_slots(c, team, claim, cla__block_words(heap, claim.page), slot);
     if (mine != CLA_HEAP_NONE) {
-      const ulong offset = ((ulong)claim.page << heap[CLA_HEAP_PAGE_SHIFT]) + mine * c.size;
+      const ulong offset = ((ulong)claim.page << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT)) + mine * c.size;
       cla__set_site(heap, offset, site);
       block = cla__payload(heap) + offset;
       is_done = true;
@@ -716,8 +739,8 @@ static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint 
 /* Start of the first stretch of npages pages at or after `at` that the free bitmap shows; NONE if there is none. The start is
  * `phase` beyond a multiple of `align` pages. */
 static inline uint cla__next_stretch(CLA_HEAP heap, uint at, uint npages, uint align, uint phase) {
-  cla__words map = heap + heap[CLA_HEAP_FREE_MAP], level1 = map + heap[CLA_HEAP_LEVEL0];
-  const uint end = heap[CLA_HEAP_NPAGES];
+  cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + cla__fixed(heap, CLA_HEAP_LEVEL0);
+  const uint end = cla__fixed(heap, CLA_HEAP_NPAGES);
   uint start = 0;
   bool is_open = false;
   while (at < end) {
@@ -776,12 +799,12 @@ static inline uint cla__bits_from(uint page, uint most, uint *n) {
 /* Pages that are TAKEN become a run. Their bits go from the highest page down: others see a shorter stretch from the same start,
  * never one that starts inside. */
 static inline void cla__make_run(CLA_HEAP heap, uint start, uint npages) {
-  cla__words map = heap + heap[CLA_HEAP_FREE_MAP];
+  cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP);
   *cla__block_words(heap, start) = npages;
   for (uint left = npages, n; left > 0u; left -= n) {
     const uint last = start + left - 1u, first = max(start, last & ~31u);
     const uint bits = cla__bits_from(first, last - first + 1u, &n);
-    cla__map_clear(map, heap[CLA_HEAP_LEVEL0], first >> 5, bits);
+    cla__map_clear(map, cla__fixed(heap, CLA_HEAP_LEVEL0), first >> 5, bits);
   }
   cla__fence();
   for (uint i = 0; i < npages; i++) atomic_and(cla__page(heap, start + i), ~CLA_HEAP_FREE_BIT);
@@ -792,7 +815,7 @@ static inline void cla__make_run(CLA_HEAP heap, uint start, uint npages) {
 
 /* A bit of the free bitmap that is out of date. */
 static inline void cla__clear_stale(CLA_HEAP heap, uint page) {
-  cla__map_clear(heap + heap[CLA_HEAP_FREE_MAP], heap[CLA_HEAP_LEVEL0], page >> 5, 1u << (page & 31u));
+  cla__map_clear(heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, 1u << (page & 31u));
   if (cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT))) cla__advertise(heap, page, CLA_HEAP_FREE_BIT);
 }
 
@@ -835,8 +858,8 @@ static inline uint cla__find_run(CLA_HEAP heap, uint npages, uint align, uint ph
 }
 
 static __global void *cla__malloc_run(CLA_HEAP heap, ulong nbytes, ulong align_bytes, uint site) {
-  const uint shift = heap[CLA_HEAP_PAGE_SHIFT];
-  const ulong limit = (ulong)heap[CLA_HEAP_NPAGES] << shift;
+  const uint shift = cla__fixed(heap, CLA_HEAP_PAGE_SHIFT);
+  const ulong limit = (ulong)cla__fixed(heap, CLA_HEAP_NPAGES) << shift;
   uint start = CLA_HEAP_NONE;
   if (nbytes <= limit && align_bytes <= limit) {
     const uint npages = (uint)((nbytes + (1ul << shift) - 1ul) >> shift), align = max((uint)(align_bytes >> shift), 1u);
@@ -860,13 +883,14 @@ static inline uint cla__free_slot(CLA_HEAP heap, __global void *p, uint page, ui
   const cla__class c = cla__class_of_code(heap, code);
   const uint index = cla__times(within >> 3, c.reciprocal), bit = 1u << (index & 31u);
   if (index * c.size != within || index >= c.capacity) return cla__bad_free(heap, p, CLA_HEAP_INTERIOR);
-  const uint word = (page << (heap[CLA_HEAP_PAGE_SHIFT] - 9u)) + (index >> 5);
+  const uint word = (page << (cla__fixed(heap, CLA_HEAP_PAGE_SHIFT) - 9u)) + (index >> 5);
+  cla__words map = heap + cla__fixed(heap, CLA_HEAP_BLOCK_MAP);
   cla__release_fence();
   const cla__team team = cla__team_of(word);
   const uint bits = cla__or_of_all(team, bit);
   uint before = 0;
   if (team.lane == team.leader) {
-    before = atomic_and(heap + heap[CLA_HEAP_BLOCK_MAP] + word, ~bits);
+    before = atomic_and(map + word, ~bits);
     const uint n = popcount(before & bits);
     if (n > 0u) {
       cla__unreserve(heap, page, at, n);
@@ -887,7 +911,7 @@ static uint cla__free_run(CLA_HEAP heap, __global void *p, uint page, uint withi
   const uint npages = atomic_xchg(cla__block_words(heap, page), 0u); /* whoever gets the length frees the run */
   if (npages == 0u) return cla__bad_free(heap, p, CLA_HEAP_DOUBLE);
   cla__count_pages(heap, 0u, npages);
-  cla__count_bytes(heap, (ulong)npages << heap[CLA_HEAP_PAGE_SHIFT], false);
+  cla__count_bytes(heap, (ulong)npages << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT), false);
   cla__count_calls(heap, CLA_HEAP_SHARD_FREES, 1u, cla__slot());
   for (uint i = npages; i > 0u; i--) { /* the head last */
     const uint other = page + i - 1u, was = i == 1u ? CLA_HEAP_HEAD : CLA_HEAP_BODY;
@@ -897,7 +921,7 @@ static uint cla__free_run(CLA_HEAP heap, __global void *p, uint page, uint withi
   cla__fence();
   for (uint i = 0, n; i < npages; i += n) {
     const uint bits = cla__bits_from(page + i, npages - i, &n);
-    cla__map_set(heap + heap[CLA_HEAP_FREE_MAP], heap[CLA_HEAP_LEVEL0], (page + i) >> 5, bits);
+    cla__map_set(heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), cla__fixed(heap, CLA_HEAP_LEVEL0), (page + i) >> 5, bits);
   }
   cla__fence();
   cla__undry_all(heap);
@@ -907,9 +931,9 @@ static uint cla__free_run(CLA_HEAP heap, __global void *p, uint page, uint withi
 /* 0, or the kind of bad free. */
 static inline uint cla__free(CLA_HEAP heap, __global void *p) {
   if (p == 0 || heap == 0) return 0;
-  const uint shift = heap[CLA_HEAP_PAGE_SHIFT];
+  const uint shift = cla__fixed(heap, CLA_HEAP_PAGE_SHIFT);
   const ulong offset = (ulong)p - (ulong)cla__payload(heap);
-  if (offset >= (ulong)heap[CLA_HEAP_NPAGES] << shift) return cla__bad_free(heap, p, CLA_HEAP_FOREIGN);
+  if (offset >= (ulong)cla__fixed(heap, CLA_HEAP_NPAGES) << shift) return cla__bad_free(heap, p, CLA_HEAP_FOREIGN);
   if ((offset & 15ul) != 0ul) return cla__bad_free(heap, p, CLA_HEAP_MISALIGNED);
   const uint page = (uint)(offset >> shift), within = (uint)offset & ((1u << shift) - 1u);
   cla__words at = cla__page(heap, page);
@@ -922,7 +946,7 @@ static inline uint cla__free(CLA_HEAP heap, __global void *p) {
 
 static inline __global void *cla__malloc(CLA_HEAP heap, ulong nbytes, uint site) {
   if (nbytes == 0ul || heap == 0) return 0;
-  if (nbytes <= (1ul << heap[CLA_HEAP_PAGE_SHIFT]) / 2ul && heap[CLA_HEAP_NPAGES] != 0u) return cla__malloc_slot(heap, nbytes, site);
+  if (nbytes <= (1ul << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT)) / 2ul && cla__fixed(heap, CLA_HEAP_NPAGES) != 0u) return cla__malloc_slot(heap, nbytes, site);
   return cla__malloc_run(heap, nbytes, 1ul, site);
 }
 
@@ -952,7 +976,7 @@ static __global void *cla_aligned_alloc_at(CLA_HEAP heap, ulong align, ulong nby
     cla__count_failure(heap, nbytes, 1u);
     return 0;
   }
-  const ulong page = 1ul << heap[CLA_HEAP_PAGE_SHIFT], least = max(nbytes, align);
+  const ulong page = 1ul << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT), least = max(nbytes, align);
   if (align <= 16ul) return cla_malloc_at(heap, nbytes, site);
   if (least <= page / 2ul) return cla_malloc_at(heap, 1ul << (64ul - clz(least - 1ul)), site); /* powers of two divide a page */
   return cla__malloc_run(heap, nbytes, align, site);
@@ -964,9 +988,9 @@ static __global void *cla_aligned_alloc(CLA_HEAP heap, ulong align, ulong nbytes
 
 static ulong cla_usable_size(CLA_HEAP heap, __global void *p) {
   if (p == 0 || heap == 0) return 0;
-  const uint shift = heap[CLA_HEAP_PAGE_SHIFT];
+  const uint shift = cla__fixed(heap, CLA_HEAP_PAGE_SHIFT);
   const ulong offset = (ulong)p - (ulong)cla__payload(heap);
-  if (offset >= (ulong)heap[CLA_HEAP_NPAGES] << shift || (offset & 15ul) != 0ul) return 0;
+  if (offset >= (ulong)cla__fixed(heap, CLA_HEAP_NPAGES) << shift || (offset & 15ul) != 0ul) return 0;
   const uint page = (uint)(offset >> shift), within = (uint)offset & ((1u << shift) - 1u);
   const uint code = cla__page_code(*cla__page(heap, page));
   cla__words bits = cla__block_words(heap, page);
@@ -997,10 +1021,10 @@ static __global void *cla_realloc(CLA_HEAP heap, __global void *p, ulong nbytes)
 
 static uint cla_ref(CLA_HEAP heap, __global void *p) {
   if (p == 0 || heap == 0) return 0;
-  return (uint)(((ulong)p - (ulong)cla__payload(heap)) >> heap[CLA_HEAP_REF_SHIFT]) + 1u;
+  return (uint)(((ulong)p - (ulong)cla__payload(heap)) >> cla__fixed(heap, CLA_HEAP_REF_SHIFT)) + 1u;
 }
 
 static __global void *cla_at(CLA_HEAP heap, uint ref) {
   if (ref == 0u || heap == 0) return 0;
-  return cla__payload(heap) + ((ulong)(ref - 1u) << heap[CLA_HEAP_REF_SHIFT]);
+  return cla__payload(heap) + ((ulong)(ref - 1u) << cla__fixed(heap, CLA_HEAP_REF_SHIFT));
 }

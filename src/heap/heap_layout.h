@@ -72,29 +72,33 @@ enum {
   CLA_HEAP_MOST_SHIFT = 20
 };
 
-/* ---- control words: geometry, written once by the host ---- */
+/* ---- control words: geometry, written once by the host; kernels read four at a time, so those of a fast path stand together ---- */
 
 enum {
-  CLA_HEAP_MAGIC_WORD,
-  CLA_HEAP_NPAGES,
   CLA_HEAP_PAGE_SHIFT,
-  CLA_HEAP_NCLASSES,
-  CLA_HEAP_LEVEL0,        /* words of a bitmap's level 0, a multiple of 4 */
-  CLA_HEAP_LEVEL1,        /* and of its level 1, right after it */
-  CLA_HEAP_PAGES,         /* word offsets: the page words */
-  CLA_HEAP_NPAGES_PADDED, /* a multiple of 1024; words beyond npages have code BODY */
+  CLA_HEAP_PAGES, /* word offsets: the page words */
+  CLA_HEAP_BLOCK_MAP,
+  CLA_HEAP_NPAGES,
+
+  CLA_HEAP_PAYLOAD4K, /* payload offset / 4096 */
+  CLA_HEAP_SHIFT16,   /* payload's further shift / 16, see step 6 */
+  CLA_HEAP_FLAGS,     /* CLA_HEAP_COUNT | CLA_HEAP_PEAK */
+  CLA_HEAP_SITES,     /* 0: no sites kept; else a word for each 16 bytes of payload, at the block's start */
+
   CLA_HEAP_FREE_MAP,
   CLA_HEAP_ROOM_MAPS, /* class k's at + k * (level0 + level1) */
-  CLA_HEAP_BLOCK_MAP,
-  CLA_HEAP_SITES,       /* 0: no sites kept; else a word for each 16 bytes of payload, at the block's start */
-  CLA_HEAP_PAYLOAD4K,   /* payload offset / 4096 */
-  CLA_HEAP_SHIFT16,     /* payload's further shift / 16, see step 6 */
-  CLA_HEAP_FLAGS,       /* CLA_HEAP_COUNT | CLA_HEAP_PEAK */
-  CLA_HEAP_WINDOW,      /* words of level 0 among which fresh pages are picked */
+  CLA_HEAP_LEVEL0,    /* words of a bitmap's level 0, a multiple of 4 */
+  CLA_HEAP_LEVEL1,    /* and of its level 1, right after it */
+
   CLA_HEAP_SHARDS,      /* word offset of the counter shards */
   CLA_HEAP_SHARD_MASK,  /* their number - 1 */
   CLA_HEAP_LEAST_HINTS, /* hint masks are not narrowed below it */
-  CLA_HEAP_REF_SHIFT    /* 0, or 4 above 4 GiB: what cla_ref() divides by */
+  CLA_HEAP_WINDOW,      /* words of level 0 among which fresh pages are picked */
+
+  CLA_HEAP_NPAGES_PADDED, /* a multiple of 1024; words beyond npages have code BODY */
+  CLA_HEAP_NCLASSES,
+  CLA_HEAP_REF_SHIFT, /* 0, or 4 above 4 GiB: what cla_ref() divides by */
+  CLA_HEAP_MAGIC_WORD
 };
 
 enum {
@@ -212,15 +216,17 @@ static inline uint32_t cla__heap_bucket_size(uint32_t page_grains, uint32_t j) {
   return size > below ? size : 0;
 }
 
-static inline uint32_t cla__heap_page_shift(uint64_t limit_bytes) {
-  const uint32_t log2 = cla__heap_log2_up(limit_bytes);
+/* Small pages leave small heaps whole; of large ones a crowd of items needs fewer, so a GPU's heap has larger ones earlier. */
+static inline uint32_t cla__heap_page_shift(uint64_t limit_bytes, bool is_gpu) {
+  const uint32_t log2 = cla__heap_log2_up(limit_bytes), shift = log2 - (is_gpu ? 12 : 13);
   if (log2 <= 20) return CLA_HEAP_LEAST_SHIFT;
   if (log2 <= 23) return log2 - 11;
-  if (log2 <= 25) return 12;
-  if (log2 <= 31) return log2 - 13;
-  if (log2 <= 33) return 18;
+  if (log2 <= 33) return shift < 12 ? 12 : shift > 18 ? 18 : shift;
   return log2 - 15 < CLA_HEAP_MOST_SHIFT ? log2 - 15 : CLA_HEAP_MOST_SHIFT;
 }
+
+/* There a run of most of the heap must find room beside small blocks: few hints, and pages from the very top. */
+static inline bool cla__heap_is_small(const cla__heap_plan *plan) { return plan->limit_bytes <= UINT64_C(16) << 20; }
 
 /* Hint shards of a class: enough that the items at work do not meet, so few that partly filled pages leave the heap whole. */
 static inline uint32_t cla__heap_nhints(const cla__heap_plan *plan, const cla__heap_device *device, uint32_t capacity) {
@@ -229,8 +235,8 @@ static inline uint32_t cla__heap_nhints(const cla__heap_plan *plan, const cla__h
       device->is_gpu ? UINT64_C(4) * device->compute_units * 64 / bitwords : UINT64_C(8) * device->compute_units;
   if (device->is_gpu && want < 256) want = 256;
   if (want > 8192) want = 8192;
-  const uint64_t most =
-      plan->npages > 4096 ? plan->npages / (device->is_gpu ? 4 : 16) : plan->npages / 16 / plan->nclasses;
+  const uint64_t most = cla__heap_is_small(plan) ? plan->npages / 16 / plan->nclasses
+                                                 : plan->npages / (device->is_gpu ? 4 : 16);
   uint32_t n = 1u << cla__heap_log2_up(want);
   while (n > 1 && n > most) n >>= 1;
   return n;
@@ -252,7 +258,7 @@ static inline bool cla__heap_plan_make(uint64_t limit_bytes, const cla__heap_dev
   memset(plan, 0, sizeof *plan);
   plan->limit_bytes = limit_bytes;
   plan->flags = flags;
-  plan->page_shift = cla__heap_page_shift(limit_bytes);
+  plan->page_shift = cla__heap_page_shift(limit_bytes, device->is_gpu);
   if (limit_bytes > UINT64_C(1) << 40) return false;
   plan->npages = (uint32_t)((limit_bytes + (UINT64_C(1) << plan->page_shift) - 1) >> plan->page_shift);
   plan->payload_bytes = (uint64_t)plan->npages << plan->page_shift;
@@ -283,9 +289,8 @@ static inline bool cla__heap_plan_make(uint64_t limit_bytes, const cla__heap_dev
   plan->metadata_bytes = plan->payload_offset = (4 * at + 4095) & ~UINT64_C(4095);
   plan->total_bytes = plan->payload_offset + plan->payload_bytes + (UINT64_C(1) << plan->page_shift);
 
-  plan->window = plan->level0 / 32 < 1 ? 1 : plan->level0 / 32 > 32 ? 32 : plan->level0 / 32;
-  if (device->is_gpu && plan->npages > 4096 && plan->level0 >= 16)
-    plan->window = plan->level0 / 16 > 32 ? 32 : plan->level0 / 16;
+  const uint32_t window = plan->level0 / (device->is_gpu && !cla__heap_is_small(plan) ? 8 : 32);
+  plan->window = window < 1 ? 1 : window > 32 ? 32 : window;
   plan->least_hints = device->is_gpu ? 256 : 1;
   return true;
 }
