@@ -129,6 +129,18 @@ static void macros_are_rewritten(void) {
        "malloc(1); }",
        "#define M(free) free(3)\n#define N(x) malloc##x(3)\n#define P(x) x##free(3)\n"
        "void f(CLA_HEAP cla__heap) { M(a); N(y); P(z); cla_malloc(cla__heap, 1); }"},
+      /* functions whose names are macros */
+      {"#define NAME real\n#define REAL NAME\nkernel void REAL(int x) { free(0); }\nkernel void f() { real(1); "
+       "NAME(2); }",
+       "#define NAME real\n#define REAL NAME\nkernel void REAL(int x, CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }\n"
+       "kernel void f(CLA_HEAP cla__heap) { real(1, cla__heap); NAME(2, cla__heap); }"},
+      {"#ifndef D\n#define x malloc\n#else\nvoid *x(int n) { return malloc(n); }\n#endif\nvoid f() { x(3); }",
+       "#ifndef D\n#define x(cla__heap, cla__1) cla_malloc(cla__heap, cla__1)\n#else\n"
+       "void *x(CLA_HEAP cla__heap, int n) { return cla_malloc(cla__heap, n); }\n#endif\n"
+       "void f(CLA_HEAP cla__heap) { x(cla__heap, 3); }"},
+      {"#ifdef D\n#define y z\n#else\nvoid y(int n) { free(0); }\n#endif\nvoid z(int n) { }\nvoid f() { y(3); }",
+       "#ifdef D\n#define y z\n#else\nvoid y(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); }\n#endif\n"
+       "void z(CLA_HEAP cla__heap, int n) { }\nvoid f(CLA_HEAP cla__heap) { y(cla__heap, 3); }"},
       /* braces in macros */
       {"#define EACH(i, n) for (int i = 0; i < n; i++) {\nvoid f() { EACH(i, 3) free(0); } free(0); } void g() { f(); "
        "}",
@@ -310,6 +322,8 @@ static void arguments_are_checked(void) {
 }
 
 static void kernels_are_listed(void) {
+  static const char renamed[] =
+      "#if A\n#define NAME a\n#else\n#define NAME b\n#endif\nkernel void NAME(int x) { free(0); }";
   static const char source[] =
       "kernel void b(int); kernel void b(int x) { free(0); } kernel void none(int x) { }\n"
       "#if A\nkernel void a() { b(1); }\n#else\nkernel void a() { }\n#endif\nvoid g() { b(1); }";
@@ -318,6 +332,9 @@ static void kernels_are_listed(void) {
   CHECK(strcmp(r.kernels[0], "b") == 0 && strcmp(r.kernels[1], "a") == 0);
   cla_heap_rewritten_free(&r);
   CHECK(r.text == NULL && r.nkernels == 0);
+  CHECK(cla_heap_rewrite(renamed, 0, &r) == CLA_OK && r.nkernels == 3);
+  CHECK(strcmp(r.kernels[0], "NAME") == 0 && strcmp(r.kernels[1], "a") == 0 && strcmp(r.kernels[2], "b") == 0);
+  cla_heap_rewritten_free(&r);
   CHECK(cla_heap_rewrite("void f(CLA_HEAP heap) { }", 0, &r) == CLA_OK && !r.is_changed && r.needs_library);
   cla_heap_rewritten_free(&r);
   CHECK(cla_heap_rewrite("#include \"x.h\"\n", 0, &r) == CLA_OK && !r.is_changed && r.needs_library);
@@ -468,6 +485,17 @@ static void no_text_takes_long(void) {
   }
 }
 
+/* Lists of one name's macros and functions, gone through for each use. */
+static void no_name_is_used_too_often(void) {
+  enum { TIMES = 20000, LINE = 64 };
+  char *text = malloc((size_t)TIMES * LINE), *at = text;
+  if (!text) abort();
+  for (int i = 0; i < TIMES; i++) at += sprintf(at, "void f() { free(0); A(); }\n#define A f\n#define f g\n");
+  cla_heap_rewritten r;
+  if (CHECK(cla_heap_rewrite(text, 0, &r) == CLA_OK)) cla_heap_rewritten_free(&r);
+  free(text);
+}
+
 /* Chains of names that each stand for the next: a round over all of them per link would be quadratic. */
 static void no_chain_is_too_long(void) {
   enum { LINKS = 40000, LINE = 48 };
@@ -524,6 +552,7 @@ int main(void) {
   kernels_are_listed();
   no_text_is_too_strange();
   no_text_takes_long();
+  no_name_is_used_too_often();
   no_chain_is_too_long();
   memory_runs_out_cleanly();
   return check_done("heap_rewrite");

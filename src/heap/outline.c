@@ -10,7 +10,10 @@
 
 #include "heap/tokens.h"
 
-enum { LONGEST_HEAD = 1024 }; /* tokens outside parentheses: what has more is no function; keeps all linear */
+enum {
+  LONGEST_HEAD = 1024, /* tokens outside parentheses: what has more is no function; keeps all linear */
+  MOST_NAMES = 3       /* that one name stands for, and how many stand for another in turn */
+};
 
 #define NAME_OF(s, token) (&(s)->names[(s)->tokens[token].name])
 
@@ -304,25 +307,42 @@ static uint32_t count_params(const cla_source *s, uint32_t open, uint32_t close)
   return n;
 }
 
+static uint32_t add_function(cla_source *s, uint32_t name, const declarator *d, bool is_kernel) {
+  if (!cla__source_grow((void **)&s->functions, s->nfunctions, &s->functions_room, sizeof *s->functions)) return 0;
+  s->functions[s->nfunctions] = (cla_function){.name = name,
+                                               .open = d->open,
+                                               .close = d->close,
+                                               .nparams = count_params(s, d->open, d->close),
+                                               .next = s->names[name].function};
+  s->names[name].is_kernel |= is_kernel;
+  s->names[name].function = s->nfunctions;
+  return s->nfunctions++;
+}
+
+/* "#define NAME f" above "void NAME(int x) {": a function f too, and both are given the heap when one has to be. So it is
+ * for a few names, and a few that they stand for in turn. */
+static bool add_renamed(cla_source *s, uint32_t name, const declarator *d, bool is_kernel, int depth) {
+  uint32_t m = s->names[name].macro;
+  for (int n = 0; n < MOST_NAMES && depth < MOST_NAMES && m; n++, m = s->macros[m].next) {
+    const uint32_t other = s->macros[m].alias_of;
+    if (!other || s->macros[m].token > d->name || cla__is_allocating(other)) continue;
+    if (!mention(s, other, name) || !add_function(s, other, d, is_kernel)) return false;
+    if (!add_renamed(s, other, d, is_kernel, depth + 1)) return false;
+  }
+  return true;
+}
+
 /* A definition, if a function can be made out in the head that ends here, or a macro opens its body (0: none does).
  * Its index; 0: none, or no memory. */
 static uint32_t define_function(cla_source *s, uint32_t last, uint32_t opener, bool *has_memory) {
   declarator d = {.first = opener, .name = opener, .is_macro = true};
   if (!find_function(s, last, &d) && !opener) return 0;
-  if (!cla__source_grow((void **)&s->functions, s->nfunctions, &s->functions_room, sizeof *s->functions)) {
-    *has_memory = false;
-    return 0;
-  }
   const uint32_t name = s->tokens[d.name].name;
-  s->functions[s->nfunctions] = (cla_function){.name = name,
-                                               .open = d.open,
-                                               .close = d.close,
-                                               .nparams = count_params(s, d.open, d.close),
-                                               .next = s->names[name].function};
+  const bool is_kernel = is_kernel_head(s, &d);
+  const uint32_t function = add_function(s, name, &d, is_kernel);
+  *has_memory = function && (d.is_macro || add_renamed(s, name, &d, is_kernel, 0));
   if (!d.is_macro) s->tokens[d.open].declares = name;
-  if (is_kernel_head(s, &d)) s->names[name].is_kernel = true;
-  s->names[name].function = s->nfunctions;
-  return s->nfunctions++;
+  return function;
 }
 
 /* Prototypes: all declarators of a declaration that ends here. */

@@ -296,23 +296,29 @@ static void write_name(rewriter *w, uint32_t i, uint32_t last) {
 
 /* ---- Macros ---------------------------------------------------------------------------------------- */
 
-/* How many arguments a call by another name has, where a macro of the function's name comes first; SOME_FORMS when that
- * depends on the branch. */
+/* How many arguments a call has, where a macro of the function's name comes first; SOME_FORMS when that depends on the
+ * branch. */
 enum { SOME_FORMS = -1 };
-static int count_params(const cla_source *s, uint32_t target) {
-  if (cla__is_allocating(target) && !cla__is_owned(s, target))
-    return target == WORD_malloc || target == WORD_free ? 1 : 2;
-  const uint32_t first = s->names[target].function;
-  int by_functions = (int)s->functions[first].nparams, by_macros = SOME_FORMS;
-  for (uint32_t f = first; f; f = s->functions[f].next)
-    if (s->functions[f].nparams != s->functions[first].nparams) by_functions = SOME_FORMS;
-  for (uint32_t m = s->names[target].macro; m; m = s->macros[m].next) {
+static int32_t find_params(const cla_source *s, const cla_name *name) {
+  int32_t by_functions = (int32_t)s->functions[name->function].nparams, by_macros = SOME_FORMS;
+  for (uint32_t f = name->function; f; f = s->functions[f].next)
+    if ((int32_t)s->functions[f].nparams != by_functions) by_functions = SOME_FORMS;
+  for (uint32_t m = name->macro; m; m = s->macros[m].next) {
     if (!s->macros[m].open) continue;
-    const int n = (int)s->macros[m].nparams;
+    const int32_t n = (int32_t)s->macros[m].nparams;
     if (by_macros != SOME_FORMS && by_macros != n) return SOME_FORMS;
     by_macros = n;
   }
   return by_macros == SOME_FORMS ? by_functions : by_macros;
+}
+
+static int32_t count_params(const cla_source *s, uint32_t target) {
+  if (cla__is_allocating(target) && !cla__is_owned(s, target))
+    return target == WORD_malloc || target == WORD_free ? 1 : 2;
+  cla_name *name = &s->names[target];
+  if (!name->has_nparams) name->nparams = find_params(s, name);
+  name->has_nparams = true;
+  return name->nparams;
 }
 
 /* "#define ALLOC malloc": true when it has to become a macro with parameters, so that its calls stay as they are, or, when

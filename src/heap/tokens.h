@@ -95,10 +95,12 @@ typedef struct cla_name {
   uint32_t mentions; /* the latest mention of it */
   uint32_t param_of; /* the macro being read, if this is a parameter of it */
   uint32_t place;    /* which parameter, from 1 */
+  int32_t nparams;   /* rewrite.c's: of a call of it */
   int32_t opens;     /* macros: '{' less '}' in what they stand for */
   bool is_kernel;    /* a function that is one, a macro that stands for the keyword among others */
   bool is_called;    /* NAME( occurs, through other names too */
   bool is_variable;  /* declared as something that is no function */
+  bool has_nparams;  /* they have been counted */
   bool needs;        /* reaches an allocation: functions and macros */
 } cla_name;
 
