@@ -431,6 +431,14 @@ describe("dev.heap", function()
     assert.matches("no block of 1 bytes is free in a heap of 0", message, 1, true)
   end)
 
+  it("is refused what the device cannot give, and gives what it can", function()
+    assert.matches("gives at most, in one buffer, " .. dev.max_alloc, failure(set, heap, "limit", dev.max_alloc), 1, true)
+    local most = math.min(dev.max_alloc // 4, 512 * MiB)
+    heap.limit = most
+    assert.equal(1, take(most))
+    assert.equal(0, heap:stats().largest_free)
+  end)
+
   it("fixes counting and sites with the limit", function()
     take(1)
     assert.matches("heap_set_counting: fixed", failure(set, heap, "counting", false), 1, true)

@@ -285,8 +285,7 @@ CLA_API cla_status cla_host_check(cla_host *);
  * they free, without locks and without waiting for each other. What one kernel allocates another may use and free, until
  * the heap is reset. Nothing is set aside before the first use. */
 typedef struct cla_heap cla_heap;
-CLA_API cla_status cla_device_heap(cla_device *,
-                                   cla_heap **out); /* made on first use; borrowed: it ends with the device */
+CLA_API cla_status cla_device_heap(cla_device *, cla_heap **out); /* borrowed: it ends with the device */
 
 /* What has to stand before the text of a program whose kernels take a heap: OpenCL C, also installed as clalloc_heap.cl. A
  * kernel has a parameter `CLA_HEAP heap` and calls cla_malloc(heap, nbytes), cla_free(heap, pointer) and their like. */
@@ -295,8 +294,9 @@ CLA_API const char *cla_heap_build_options(const cla_device *); /* to add to the
 
 /* The three settings below are fixed from the first use by a kernel or by cla_heap_alloc until cla_heap_reset: CLA_E_BUSY.
  *
- * The limit is how many bytes kernels can have; what the heap notes about them lies outside it. A limit that the device
- * cannot give in one buffer is refused as CLA_E_TOO_LARGE; whether it has the memory shows at the first use. */
+ * The limit is how many bytes kernels can have, rounded up to whole pages (512 bytes in a small heap, 1 MiB in a huge one);
+ * what the heap notes about them lies outside it. A limit that the device cannot give in one buffer is refused as
+ * CLA_E_TOO_LARGE; whether it has the memory shows at the first use. With 0 every allocation gives null. */
 #define CLA_HEAP_DEFAULT_LIMIT ((uint64_t)8 << 20)
 CLA_API uint64_t cla_heap_limit(cla_heap *);
 CLA_API cla_status cla_heap_set_limit(cla_heap *, uint64_t nbytes);

@@ -49,27 +49,23 @@ static const void *type_of(lua_State *L, const char *name) {
   return type;
 }
 
-/* Whether the program, whose object is at this index, gave the kernel hidden parameters. */
-static bool hides_heap(lua_State *L, const lua_kernel *k, int program) {
-  bool hides = false;
-  if (lua_getiuservalue(L, program, 5) == LUA_TTABLE) {
-    hides = lua_getfield(L, -1, k->name) != LUA_TNIL;
-    lua_pop(L, 1);
-  }
-  lua_pop(L, 1);
-  return hides;
+/* The parameters that cla_heap_rewrite puts behind a kernel's own, by their names. */
+static unsigned count_hidden(const lua_kernel *k) {
+  const unsigned n = k->nargs;
+  if (n && strcmp(k->args[n - 1].name, "cla__heap") == 0) return 1;
+  if (n > 1 && strcmp(k->args[n - 1].name, "cla__site") == 0 && strcmp(k->args[n - 2].name, "cla__heap") == 0) return 2;
+  return 0;
 }
 
 /* After the signature: hidden parameters are none of the arguments. */
-static cla_status find_heap(lua_State *L, lua_kernel *k, int program) {
-  const lua_program *p = k->program;
+static cla_status find_heap(lua_kernel *k) {
   bool takes_heap = false;
-  if (hides_heap(L, k, program)) k->nhidden = p->has_sites ? 2 : 1;
   for (unsigned i = 0; i < k->nargs; i++) takes_heap = takes_heap || k->args[i].kind == CLA_ARG_HEAP;
+  k->nhidden = count_hidden(k);
   k->nargs -= k->nhidden;
   if (!takes_heap && !k->nhidden) return CLA_OK;
   uint32_t number = 0;
-  cla_status status = cla_device_heap(p->device, &k->heap);
+  cla_status status = cla_device_heap(k->program->device, &k->heap);
   if (!status && k->nhidden > 1) status = cla_heap_kernel_number(k->heap, k->name, &number);
   k->site = number << CLA_HEAP_LINE_BITS;
   return status;
@@ -100,7 +96,7 @@ void cla_lua_newkernel(lua_State *L, int program, const char *name) {
                                      sizeof k->max_group, &k->max_group, NULL);
     if (err) status = cla__driver_error(CLA_CALL_get_kernel_group_info, err);
   }
-  if (!status) status = find_heap(L, k, program);
+  if (!status) status = find_heap(k);
   if (!status) {
     cla_lua_typedefs(L, k, program);
     return;

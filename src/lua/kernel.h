@@ -17,10 +17,8 @@ typedef struct lua_program {
   cl_program program;  /* NULL: closed */
   cla_device *device;  /* retained while open */
   lua_kernel *kernels; /* open ones, linked by next */
-  bool has_sites;      /* hidden heap arguments come with a site */
 } lua_program;         /* user values: 1 name -> kernel, or false before its first use; 2 the names; 3 source and 4
-                        * options as built; 5 nil, or name -> true for kernels with hidden heap arguments */
-enum { CLA_LUA_PROGRAM_VALUES = 5 };
+                        * options as built */
 
 typedef struct lua_localmem { /* room in local memory, what cl.localmem() gives */
   size_t nbytes;              /* > 0 */

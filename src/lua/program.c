@@ -1,11 +1,14 @@
 /* Programs: source to kernels, built once.
  *
- *   dev:program(source [, {options = "...", defines = {N = 4}}])
+ *   dev:program(source [, {options = "...", defines = {N = 4}, heap = true}])
  *
- * A state keeps a weak table of its programs: the same source, options and defines on the same device give the object that is
+ * A state keeps a weak table of its programs: the same source and options on the same device give the object that is
  * there already, so closing it closes it for all who asked for it. A program is always built with
  * -cl-kernel-arg-info, which kernels check their arguments by. Defines become lines before the source, so values may
  * hold blanks and quotes, and line numbers in the log stay those of the source.
+ *
+ * With `heap` the defines and the source are rewritten together (cla_heap_rewrite), and the heap's text comes in front;
+ * `#line` keeps the numbers. Kernels know hidden parameters by their names.
  *
  * prog.NAME is the kernel of that name, made on first use and kept while the program is open. Kernels come before methods: a
  * kernel called `close` or `kernels` hides the method; <close> works all the same.
@@ -194,8 +197,7 @@ static cla_heap_rewritten *push_rewritten(lua_State *L) {
   return r;
 }
 
-/* Stack: device, source, options, ... The source with the heap in it takes the place of the source; pushes the set of kernels with
- * hidden arguments. */
+/* Stack: device, source, options, ... The source with the heap in it takes the place of the source. */
 static void rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
   cla_heap_rewritten *r = push_rewritten(L);
   const int box = lua_gettop(L);
@@ -207,15 +209,9 @@ static void rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
     lua_pushfstring(L, "%s%s", lua_tostring(L, 3), cla_heap_build_options(d));
     lua_replace(L, 3);
   }
-  lua_createtable(L, 0, (int)r->nkernels);
-  for (size_t i = 0; i < r->nkernels; i++) {
-    lua_pushboolean(L, true);
-    lua_setfield(L, -2, r->kernels[i]);
-  }
   lua_pushcfunction(L, rewritten_gc);
-  lua_pushvalue(L, box);
+  lua_insert(L, box);
   lua_call(L, 1, 0);
-  lua_remove(L, box);
 }
 
 /* ---- Building -------------------------------------------------------------------------------- */
@@ -300,7 +296,7 @@ static cla_status list_kernels(lua_State *L, const lua_program *p) {
 
 /* Pushes the new program, or raises, or pushes nil, message, code; returns how many. */
 static int build(lua_State *L, cla_device *d, const char *source, const char *options) {
-  lua_program *p = cla_lua_new(L, sizeof *p, CLA_LUA_PROGRAM, CLA_LUA_PROGRAM_VALUES);
+  lua_program *p = cla_lua_new(L, sizeof *p, CLA_LUA_PROGRAM, 4);
   cl_int err = CL_SUCCESS;
   cl_program program = cla__create_program(d->driver, d->context, source, strlen(source), &err);
   if (!program) return cla_lua_fail(L, cla__driver_error(CLA_CALL_create_program, err));
@@ -333,18 +329,13 @@ int cla_lua_device_program(lua_State *L) {
   read_input(L);
   look_up(L, d, mode);
   if (!lua_isnil(L, -1)) return 1;
+  lua_pop(L, 1);
   if (mode) rewrite(L, d, mode);
   const int n = build(L, d, lua_tostring(L, 2), lua_tostring(L, 3));
   if (n != 1) return n;
-  /* device, source, options, cache, key, nil, the kernels with hidden arguments if any, program */
-  ((lua_program *)lua_touserdata(L, -1))->has_sites = mode == HEAP_SITES;
   for (int i = 0; i < 2; i++) {
     lua_pushvalue(L, 2 + i);
     lua_setiuservalue(L, -2, 3 + i);
-  }
-  if (mode) {
-    lua_pushvalue(L, 7);
-    lua_setiuservalue(L, -2, 5);
   }
   lua_pushvalue(L, 5);
   lua_pushvalue(L, -2);
