@@ -80,6 +80,10 @@ static void calls_are_rewritten(void) {
       {"static inline void (f)(int x) { free(0); } void g() { f(1); }",
        "static inline void (f)(CLA_HEAP cla__heap, int x) { cla_free(cla__heap, 0); } "
        "void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
+      {"UNKNOWN(void f(int x)); UNKNOWN(global int *g(int)); void f(int x) { free(0); } global int *g(int x) { f(x); }",
+       "UNKNOWN(void f(CLA_HEAP cla__heap, int x)); UNKNOWN(global int *g(CLA_HEAP cla__heap, int)); "
+       "void f(CLA_HEAP cla__heap, int x) { cla_free(cla__heap, 0); } "
+       "global int *g(CLA_HEAP cla__heap, int x) { f(cla__heap, x); }"},
       {"UNKNOWN(3) void f(int x) { free(0); } void g(int x) UNKNOWN(4) { f(0); }",
        "UNKNOWN(3) void f(CLA_HEAP cla__heap, int x) { cla_free(cla__heap, 0); } "
        "void g(CLA_HEAP cla__heap, int x) UNKNOWN(4) { f(cla__heap, 0); }"},
@@ -296,6 +300,8 @@ static void what_cannot_be_rewritten_is_refused(void) {
   snprintf(source, sizeof source, "%sLIST(int)\nLIST(float)\nkernel void f() { make_int(3); }", made);
   refuse(source, "line 3: the macro LIST makes the function make_int, which allocates");
   refuse("#define FN(name, T) static T name(global int *x)\nFN(foo, void) { free(x); }",
+         "line 2: the macro FN makes the function foo, which allocates");
+  refuse("#define FN(name) void name(global int *x)\nstatic FN(foo) { free(x); }",
          "line 2: the macro FN makes the function foo, which allocates");
   refuse("#define KERNEL(name) kernel void k_##name\nKERNEL(foo)(global int *x) { free(x); }",
          "line 2: the macro KERNEL makes the function k_foo, which allocates");

@@ -507,17 +507,19 @@ static bool is_statement(uint32_t name) {
   return is_among(name, words, sizeof words);
 }
 
-/* "void g(int);" inside a function: only a type, and stars, from the start of the statement to g. */
+/* "void g(int);" inside a function, or "MACRO(void g(int));" outside: only a type, and stars, from the start to g. */
 static bool is_prototype(const cla_source *s, uint32_t token) {
   enum { LONGEST_TYPE = 16 };
   bool has_type = false;
-  for (uint32_t n = 0, t = cla__token_before(s, token); n < LONGEST_TYPE; n++, t = cla__token_before(s, t)) {
+  uint32_t t = cla__token_before(s, token);
+  for (uint32_t n = 0; n < LONGEST_TYPE && t; n++, t = cla__token_before(s, t)) {
     if (cla__is_name(s, t)) {
       if (is_statement(s->tokens[t].name) || s->tokens[t].name == WORD_goto || is_macro_above(s, t)) return false;
       if (n == 0) return true;
       has_type = true;
     } else if (!cla__is_mark(s, t, '*')) {
-      return has_type && (cla__is_mark(s, t, ';') || cla__is_mark(s, t, '{') || cla__is_mark(s, t, '}'));
+      const bool is_start = cla__is_mark(s, t, ';') || cla__is_mark(s, t, '{') || cla__is_mark(s, t, '}');
+      return has_type && (is_start || (!s->tokens[token].function && cla__is_mark(s, t, '(')));
     }
   }
   return false;
@@ -544,9 +546,9 @@ static bool read_mentions(cla_source *s) {
     const bool is_call = cla__is_mark(s, after, '(');
     if (!is_call && declares_variable(s, last, i, after)) NAME_OF(s, i)->is_variable = true;
     if (is_call) NAME_OF(s, i)->is_called = true;
-    if (!by) continue;
-    if (is_call && is_prototype(s, i)) s->tokens[after].declares = t->name;
-    else if (cla__is_reached(s, i, is_call) && by != t->name && !mention(s, by, t->name)) return false;
+    const bool may_declare = is_call && !s->tokens[after].declares && (by || !is_macro_above(s, i));
+    if (may_declare && is_prototype(s, i)) s->tokens[after].declares = t->name;
+    else if (by && cla__is_reached(s, i, is_call) && by != t->name && !mention(s, by, t->name)) return false;
   }
   return true;
 }
