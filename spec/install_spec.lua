@@ -57,6 +57,20 @@ describe("make install", function()
     assert.equal(require "clalloc".heap_source(), file:read "a")
   end)
 
+  it("lets a program include that file", function()
+    local dev <close> = require "clalloc".device()
+    local source = [[
+      #include "clalloc_heap.cl"
+      kernel void f(CLA_HEAP heap, global uint *out) { out[0] = cla_malloc(heap, 10) != 0; }]]
+    for _, options in ipairs { { options = "-I " .. prefix .. "/include" },
+      { options = "-I " .. prefix .. "/include", heap = true } } do
+      local program <close> = assert(dev:program(source, options))
+      local out <close> = assert(dev:alloc(4))
+      assert(program.f { dev.heap, out, size = 1 }):close()
+      assert.equal(1, (string.unpack("<I4", out:read())))
+    end
+  end)
+
   it("lets a C program build with pkg-config and run", function()
     run(("mkdir -p '%s/c'"):format(prefix))
     make(("-C examples/c OUT='%s/c' PKG_CONFIG_PATH='%s/lib/pkgconfig'"):format(prefix, prefix))
