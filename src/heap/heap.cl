@@ -31,6 +31,9 @@
  *   3. who gives room sets the flag, then the bit; who takes clears the bit, then the flag, and the word that this returns
  *      says whether the page is of use: "flag set, bit clear" never lasts, so room is never lost. A bit set too many is harmless;
  *   4. a page that leaves a hint is looked at once more afterwards, for its room may have come back in between. */
+#ifndef CLA_HEAP_INCLUDED
+#define CLA_HEAP_INCLUDED
+
 typedef uint cla_heap_word; /* a name of its own: drivers tell it to whoever asks about a parameter */
 #define CLA_HEAP __global cla_heap_word *
 
@@ -147,11 +150,15 @@ static inline uint cla__slot(void) {
 static inline void cla__fence(void) { asm volatile("membar.gl;" ::: "memory"); }
 static inline void cla__release_fence(void) { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 #else
+#if defined(__clang__) && !defined(__SPIR__) /* rusticl 22.3 takes mem_fence in divergent code for a barrier; Oclgrind does not */
+#define cla__fence() __sync_synchronize()
+#else
 #define cla__fence() mem_fence(CLK_GLOBAL_MEM_FENCE)
+#endif
 #if defined(__x86_64__) || defined(__aarch64__)
 #define cla__release_fence() /* atomics order by themselves there */
 #else
-#define cla__release_fence() mem_fence(CLK_GLOBAL_MEM_FENCE)
+#define cla__release_fence() cla__fence()
 #endif
 #endif
 
@@ -412,48 +419,46 @@ enum { CLA__NO_PAGE, CLA__WITH_ROOM, CLA__FRESH }; /* where a page comes from */
 
 /* A page of the class's room bitmap, its bit cleared; NONE if there is none. */
 static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed) {
-  const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), groups = cla__fixed(heap, CLA_HEAP_LEVEL1) >> 2;
+  const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0);
   cla__words map = cla__room_map(heap, c.code), level1 = map + level0;
-  for (uint i = 0; i < groups; i++) { /* four words of level 1 at a time, the highest first */
-    const uint group = groups - 1u - i;
-    const uint4 four = ((volatile __global uint4 *)level1)[group];
-    if ((four.x | four.y | four.z | four.w) == 0u) continue;
-    for (uint turn = 0; turn < 4u; turn++) {
-      const uint j = ((seed >> 8) + turn) & 3u;
+  uint found = CLA_HEAP_NONE;
+  for (uint group = cla__fixed(heap, CLA_HEAP_LEVEL1) >> 2; group > 0u && found == CLA_HEAP_NONE; group--) {
+    const uint4 four = ((volatile __global uint4 *)level1)[group - 1u]; /* the highest first */
+    for (uint turn = (four.x | four.y | four.z | four.w) != 0u ? 0u : 4u; turn < 4u && found == CLA_HEAP_NONE; turn++) {
+      const uint j = ((seed >> 8) + turn) & 3u, at = (group - 1u) * 4u + j;
       uint above = j == 0u ? four.x : j == 1u ? four.y : j == 2u ? four.z : four.w;
-      while (above != 0u) {
-        const uint b = cla__pick_bit(above, seed), word = (group * 4u + j) * 32u + b;
+      while (above != 0u && found == CLA_HEAP_NONE) {
+        const uint b = cla__pick_bit(above, seed), word = at * 32u + b;
         uint pages = map[word];
         if (pages == 0u) {
-          above &= level1[group * 4u + j];
+          above &= level1[at];
           if ((above >> b & 1u) != 0u) cla__map_tidy(map, level0, word);
         }
-        while (pages != 0u) {
+        while (pages != 0u && found == CLA_HEAP_NONE) {
           const uint bit = cla__pick_bit(pages, seed >> 5), page = word * 32u + bit;
           const uint before = cla__map_clear(map, level0, word, 1u << bit);
           if ((before >> bit & 1u) != 0u &&
               cla__has_room(atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT), c.code, c.capacity))
-            return page;
+            found = page;
           pages = before & ~(1u << bit);
         }
         above &= ~(1u << b);
       }
     }
   }
-  return CLA_HEAP_NONE;
+  return found;
 }
 
-/* The highest non-zero word of level 1, at or below `top`; NONE: all are zero. */
+/* The highest non-zero word of level 1 and its value; NONE: all are zero. */
 static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value) {
-  for (uint group = nwords >> 2; group > 0u; group--) {
+  uint at = CLA_HEAP_NONE;
+  for (uint group = nwords >> 2; group > 0u && at == CLA_HEAP_NONE; group--) {
     const uint4 four = ((volatile __global uint4 *)level1)[group - 1u];
-    const uint at = (group - 1u) * 4u;
-    if (four.w != 0u) return *value = four.w, at + 3u;
-    if (four.z != 0u) return *value = four.z, at + 2u;
-    if (four.y != 0u) return *value = four.y, at + 1u;
-    if (four.x != 0u) return *value = four.x, at;
+    const uint j = four.w != 0u ? 3u : four.z != 0u ? 2u : four.y != 0u ? 1u : 0u;
+    *value = four.w != 0u ? four.w : four.z != 0u ? four.z : four.y != 0u ? four.y : four.x;
+    if (*value != 0u) at = (group - 1u) * 4u + j;
   }
-  return CLA_HEAP_NONE;
+  return at;
 }
 
 /* An empty page from near the top, its bit cleared; NONE if there is none. Items pick at random within a window of words, for
@@ -461,41 +466,46 @@ static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value
 static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
   const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), window = cla__fixed(heap, CLA_HEAP_WINDOW);
   cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + level0;
-  for (uint attempt = 0; attempt < CLA__FRESH_TRIES; attempt++) {
-    uint above, i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above);
-    if (i == CLA_HEAP_NONE) return CLA_HEAP_NONE;
-    if (attempt >= 2u && i > 0u && window >= 16u) { /* a crowd: spread over more words, a wider stretch at each attempt */
-      const uint lower = i - cla__mix(seed ^ attempt) % min(i + 1u, attempt), there = level1[lower];
-      if (there != 0u) above = there, i = lower;
+  uint found = CLA_HEAP_NONE, above = 1;
+  for (uint attempt = 0; attempt < CLA__FRESH_TRIES && above != 0u && found == CLA_HEAP_NONE; attempt++) {
+    uint i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above), pages = 0, word = 0;
+    const uint dice = cla__mix(seed + attempt * 0x51ED27u);
+    if (above != 0u) {
+      if (attempt >= 2u && i > 0u && window >= 16u) { /* a crowd: over more words, a wider stretch at each attempt */
+        const uint lower = i - cla__mix(seed ^ attempt) % min(i + 1u, attempt), there = level1[lower];
+        if (there != 0u) above = there, i = lower;
+      }
+      const uint highest = 31u - clz(above);
+      if (highest >= window) above &= CLA_HEAP_NONE << (highest + 1u - window);
+      const uint b = cla__pick_bit(above, dice);
+      word = i * 32u + b;
+      pages = map[word];
+      if (pages == 0u && (level1[i] >> b & 1u) != 0u) cla__map_tidy(map, level0, word);
     }
-    const uint highest = 31u - clz(above);
-    if (highest >= window) above &= CLA_HEAP_NONE << (highest + 1u - window);
-    const uint dice = cla__mix(seed + attempt * 0x51ED27u), b = cla__pick_bit(above, dice), word = i * 32u + b;
-    uint pages = map[word];
-    if (pages == 0u && (level1[i] >> b & 1u) != 0u) cla__map_tidy(map, level0, word);
-    while (pages != 0u) {
+    while (pages != 0u && found == CLA_HEAP_NONE) {
       const uint bit = cla__pick_bit(pages, dice >> 5), page = word * 32u + bit;
       const uint before = cla__map_clear(map, level0, word, 1u << bit);
-      if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT))) return page;
+      if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT))) found = page;
       pages = before & ~(1u << bit);
     }
   }
-  return CLA_HEAP_NONE;
+  return found;
 }
 
 /* The page words themselves, from the top: an empty page or one with room. is_moving: there are pages that may yet be given back. */
 static uint cla__scan_pages(CLA_HEAP heap, cla__class c, bool *is_moving) {
   const volatile __global uint4 *four = (const volatile __global uint4 *)(heap + cla__fixed(heap, CLA_HEAP_PAGES));
+  uint found = CLA_HEAP_NONE;
   *is_moving = false;
-  for (uint i = cla__fixed(heap, CLA_HEAP_NPAGES_PADDED) >> 2; i > 0u; i--) {
+  for (uint i = cla__fixed(heap, CLA_HEAP_NPAGES_PADDED) >> 2; i > 0u && found == CLA_HEAP_NONE; i--) {
     const uint4 words = four[i - 1u];
-    const uint word[4] = {words.x, words.y, words.z, words.w};
     for (uint j = 0; j < 4u; j++) {
-      if (cla__is_empty(word[j]) || cla__has_room(word[j], c.code, c.capacity)) return cla__page_word((i - 1u) * 4u + j);
-      if (cla__plain(cla__page_code(word[j])) == CLA_HEAP_TAKEN) *is_moving = true;
+      const uint word = j == 0u ? words.x : j == 1u ? words.y : j == 2u ? words.z : words.w;
+      if (cla__is_empty(word) || cla__has_room(word, c.code, c.capacity)) found = cla__page_word((i - 1u) * 4u + j);
+      if (cla__plain(cla__page_code(word)) == CLA_HEAP_TAKEN) *is_moving = true;
     }
   }
-  return CLA_HEAP_NONE;
+  return found;
 }
 
 /* The bitmaps are empty: look at every page word, unless someone did and nothing was given back since. */
@@ -517,14 +527,16 @@ static uint cla__last_page(CLA_HEAP heap, cla__class c, bool *is_moving) {
 static uint cla__make_slab(CLA_HEAP heap, cla__class c, uint page) {
   cla__words at = cla__page(heap, page);
   uint word = *at;
-  while (cla__is_empty(word)) {
+  bool is_made = false;
+  while (cla__is_empty(word) && !is_made) {
     const uint slab = (word & (CLA_HEAP_TICKETS | CLA_HEAP_FREE_BIT)) | c.code << CLA_HEAP_CODE_SHIFT;
     const uint seen = atomic_cmpxchg(at, word, slab);
-    if (seen == word) {
-      cla__count_pages(heap, cla__page_code(word) == CLA_HEAP_FREE ? 1u : 0u, 0u);
-      return CLA__FRESH;
-    }
-    word = seen;
+    is_made = seen == word;
+    if (!is_made) word = seen;
+  }
+  if (is_made) {
+    cla__count_pages(heap, cla__page_code(word) == CLA_HEAP_FREE ? 1u : 0u, 0u);
+    return CLA__FRESH;
   }
   if (cla__has_room(word, c.code, c.capacity)) return CLA__WITH_ROOM;
   if (cla__plain(cla__page_code(word)) == CLA_HEAP_FREE) cla__advertise(heap, page, CLA_HEAP_FREE_BIT); /* a stray claim's moment */
@@ -533,22 +545,22 @@ static uint cla__make_slab(CLA_HEAP heap, cla__class c, uint page) {
 
 /* A slab of the class that had room when seen; NONE: the heap has no room for the class. */
 static uint cla__new_page(CLA_HEAP heap, cla__class c, uint seed, uint *source) {
-  for (uint attempt = 0; attempt < CLA__PAGE_TRIES; attempt++, seed += 0x9E3779B1u) {
-    uint page = cla__take_page_with_room(heap, c, seed);
+  uint page = CLA_HEAP_NONE;
+  bool is_over = false;
+  for (uint attempt = 0; attempt < CLA__PAGE_TRIES && !is_over; attempt++, seed += 0x9E3779B1u) {
+    bool is_moving = false;
     *source = CLA__WITH_ROOM;
+    page = cla__take_page_with_room(heap, c, seed);
     if (page == CLA_HEAP_NONE) {
-      bool is_moving = false;
       page = cla__take_empty_page(heap, seed);
       if (page == CLA_HEAP_NONE) page = cla__last_page(heap, c, &is_moving);
-      if (page == CLA_HEAP_NONE && !is_moving) return CLA_HEAP_NONE;
-      if (page == CLA_HEAP_NONE) continue;
-      *source = cla__make_slab(heap, c, page);
+      *source = page == CLA_HEAP_NONE ? CLA__NO_PAGE : cla__make_slab(heap, c, page);
     }
-    if (*source == CLA__NO_PAGE) continue;
-    cla__undry(heap, c.code);
-    return page;
+    is_over = *source != CLA__NO_PAGE || (page == CLA_HEAP_NONE && !is_moving);
+    if (*source == CLA__NO_PAGE) page = CLA_HEAP_NONE;
   }
-  return CLA_HEAP_NONE;
+  if (page != CLA_HEAP_NONE) cla__undry(heap, c.code);
+  return page;
 }
 
 /* One of the three pages that the hint had before, if it has room; NONE else. place: which. */
@@ -598,50 +610,56 @@ static inline cla__words cla__hint(CLA_HEAP heap, cla__class c, uint need, uint 
   return heap + c.hints + ((slot & mask) << 2);
 }
 
+/* Another page for the hint, which holds `page`; false: there is none. is_borrowed: the page is in no hint, and its bit was
+ * cleared. */
+static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, uint seed, bool is_early, uint *page,
+                                  bool *is_borrowed) {
+  const uint was = *page;
+  const bool is_page = was < cla__fixed(heap, CLA_HEAP_NPAGES);
+  uint source = CLA__WITH_ROOM, place = 1u + seed % 3u, next = CLA_HEAP_NONE;
+  if (is_page && is_early) next = cla__earlier_page(heap, c, hint, was, &place);
+  if (next == CLA_HEAP_NONE) next = cla__new_page(heap, c, seed, &source);
+  if (next == CLA_HEAP_NONE) return false;
+  const uint seen = atomic_cmpxchg(hint, was, next);
+  *page = next;
+  if (seen == was) {
+    if (is_page) {
+      cla__retire(heap, c, was);
+      hint[place] = was;
+    }
+  } else if (source == CLA__FRESH) { /* another item was faster: its page will do */
+    cla__advertise(heap, next, CLA_HEAP_FREE_BIT | CLA_HEAP_ROOM_BIT);
+    *page = seen;
+  } else {
+    *is_borrowed = true;
+  }
+  return true;
+}
+
 /* Reserves up to `need` slots, at least one; claim.page NONE: no room. */
 static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slot) {
   cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
   cla__words hint = cla__hint(heap, c, need, slot);
-  const uint npages = cla__fixed(heap, CLA_HEAP_NPAGES);
   uint page = *hint;
-  bool is_borrowed = false; /* the page is in no hint, and its bit was cleared */
-  for (uint attempt = 0; attempt < CLA__RESERVE_TRIES; attempt++) {
-    if (page < npages) {
-      if (cla__try_reserve(heap, c, page, need, &claim)) {
-  #if !defined(CLA__WARP) /* two threads on one page would pass its cache lines to and fro */
-      if ((claim.word & CLA_HEAP_ROOM_BIT) != 0u) cla__withdraw(heap, c.code, page);
-#endif
-      if (is_borrowed && (claim.word & CLA_HEAP_USED) + claim.granted < c.capacity)
-          cla__advertise(heap, page, CLA_HEAP_ROOM_BIT);
-        return claim;
-      }
-      is_borrowed = false;
-      const uint latest = *hint;
-      if (latest != page) {
-        page = latest;
-        continue;
-      }
-    }
-    const uint seed = cla__mix(slot) + attempt * 0x85EBCA77u;
-    uint source = CLA__WITH_ROOM, place = 1u + seed % 3u, next = CLA_HEAP_NONE;
-    if (page < npages && attempt < CLA__EARLIER_TRIES) next = cla__earlier_page(heap, c, hint, page, &place);
-    if (next == CLA_HEAP_NONE) next = cla__new_page(heap, c, seed, &source);
-    if (next == CLA_HEAP_NONE) return claim;
-    const uint seen = atomic_cmpxchg(hint, page, next);
-    if (seen == page) {
-      if (page < npages) {
-        cla__retire(heap, c, page);
-        hint[place] = page;
-      }
-      page = next;
-    } else if (source == CLA__FRESH) { /* another item was faster: its page will do */
-      cla__advertise(heap, next, CLA_HEAP_FREE_BIT | CLA_HEAP_ROOM_BIT);
-      page = seen;
+  bool is_borrowed = false, is_over = false;
+  for (uint attempt = 0; attempt < CLA__RESERVE_TRIES && !is_over; attempt++) {
+    const bool is_page = page < cla__fixed(heap, CLA_HEAP_NPAGES);
+    if (is_page && cla__try_reserve(heap, c, page, need, &claim)) {
+      is_over = true;
     } else {
-      is_borrowed = true;
-      page = next;
+      const uint latest = *hint;
+      const bool is_early = attempt < CLA__EARLIER_TRIES;
+      is_borrowed = false;
+      if (latest != page) page = latest;
+      else is_over = !cla__next_page(heap, c, hint, cla__mix(slot) + attempt * 0x85EBCA77u, is_early, &page, &is_borrowed);
     }
   }
+  if (claim.page == CLA_HEAP_NONE) return claim;
+  const uint word = claim.word;
+#if !defined(CLA__WARP) /* two threads on one page would pass its cache lines to and fro */
+  if ((word & CLA_HEAP_ROOM_BIT) != 0u) cla__withdraw(heap, c.code, claim.page);
+#endif
+  if (is_borrowed && (word & CLA_HEAP_USED) + claim.granted < c.capacity) cla__advertise(heap, claim.page, CLA_HEAP_ROOM_BIT);
   return claim;
 }
 
@@ -689,12 +707,13 @@ static inline uint cla__take_slots(cla__class c, cla__team team, cla__claim clai
 #else
 
 static inline uint cla__take_slots(cla__class c, cla__team team, cla__claim claim, cla__words bits, uint slot) {
-  uint word = (claim.word & CLA_HEAP_USED) >> 5;
-  for (;;) {
+  uint word = (claim.word & CLA_HEAP_USED) >> 5, mine = CLA_HEAP_NONE;
+  while (mine == CLA_HEAP_NONE) {
     const uint empty = cla__valid_bits(c, word) & ~bits[word], bit = empty & -empty;
-    if (empty != 0u && (atomic_or(bits + word, bit) & bit) == 0u) return word * 32u + cla__lowest_bit(bit);
+    if (empty != 0u && (atomic_or(bits + word, bit) & bit) == 0u) mine = word * 32u + cla__lowest_bit(bit);
     if ((empty & ~bit) == 0u) word = word + 1u >= c.bitwords ? 0u : word + 1u;
   }
+  return mine;
 }
 
 #endif
@@ -707,28 +726,29 @@ static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint 
   const cla__class c = cla__class_of_code(heap, cla__code_for(heap, (uint)nbytes));
   const uint slot = cla__slot();
   __global void *block = 0;
-  bool is_done = false;
-  while (!is_done) {
+  bool is_over = false;
+  while (!is_over) {
     const cla__team team = cla__team_of(c.code);
     cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
     if (team.lane == team.leader) claim = cla__reserve(heap, c, team.count, slot);
     claim.page = cla__from(team, claim.page, team.leader);
     if (claim.page == CLA_HEAP_NONE) {
       cla__count_failure(heap, nbytes, team.lane == team.leader ? team.count : 0u);
-      return 0;
-    }
-    claim.granted = cla__from(team, claim.granted, team.leader);
-    claim.word = cla__from(team, claim.word, team.leader);
-    const uint mine = cla__take_slots(c, team, claim, cla__block_words(heap, claim.page), slot);
-    if (mine != CLA_HEAP_NONE) {
-      const ulong offset = ((ulong)claim.page << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT)) + mine * c.size;
-      cla__set_site(heap, offset, site);
-      block = cla__payload(heap) + offset;
-      is_done = true;
-    }
-    if (team.lane == team.leader) {
-      cla__count_calls(heap, CLA_HEAP_SHARD_MALLOCS, claim.granted, slot);
-      cla__count_bytes(heap, (ulong)claim.granted * c.size, true);
+      is_over = true;
+    } else {
+      claim.granted = cla__from(team, claim.granted, team.leader);
+      claim.word = cla__from(team, claim.word, team.leader);
+      const uint mine = cla__take_slots(c, team, claim, cla__block_words(heap, claim.page), slot);
+      if (mine != CLA_HEAP_NONE) {
+        const ulong offset = ((ulong)claim.page << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT)) + mine * c.size;
+        cla__set_site(heap, offset, site);
+        block = cla__payload(heap) + offset;
+        is_over = true;
+      }
+      if (team.lane == team.leader) {
+        cla__count_calls(heap, CLA_HEAP_SHARD_MALLOCS, claim.granted, slot);
+        cla__count_bytes(heap, (ulong)claim.granted * c.size, true);
+      }
     }
   }
   return block;
@@ -741,45 +761,45 @@ static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint 
 static inline uint cla__next_stretch(CLA_HEAP heap, uint at, uint npages, uint align, uint phase) {
   cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + cla__fixed(heap, CLA_HEAP_LEVEL0);
   const uint end = cla__fixed(heap, CLA_HEAP_NPAGES);
-  uint start = 0;
+  uint start = 0, found = CLA_HEAP_NONE;
   bool is_open = false;
-  while (at < end) {
+  while (at < end && found == CLA_HEAP_NONE) {
+    const uint left = 32u - (at & 31u), bits = map[at >> 5] >> (at & 31u);
     if ((at & 1023u) == 0u && level1[at >> 10] == 0u) {
       is_open = false;
       at += 1024u;
-      continue;
-    }
-    const uint left = 32u - (at & 31u), bits = map[at >> 5] >> (at & 31u);
-    if ((bits & 1u) == 0u) {
+    } else if ((bits & 1u) == 0u) {
       is_open = false;
       at += bits != 0u ? cla__lowest_bit(bits) : left;
-      continue;
+    } else {
+      if (!is_open) start = at + (align - 1u - (at + align - 1u - phase) % align);
+      is_open = true;
+      at += bits == CLA_HEAP_NONE ? 32u : cla__lowest_bit(~bits);
+      if (at >= start && at - start >= npages) found = start;
     }
-    if (!is_open) start = at + (align - 1u - (at + align - 1u - phase) % align);
-    is_open = true;
-    at += bits == CLA_HEAP_NONE ? 32u : cla__lowest_bit(~bits);
-    if (at >= start && at - start >= npages) return start;
   }
-  return CLA_HEAP_NONE;
+  return found;
 }
 
 /* Makes the pages TAKEN, from the lowest on; how many could be. blocker: the word of the one that could not. */
 static inline uint cla__take_pages(CLA_HEAP heap, uint start, uint npages, uint *blocker, uint *nfree) {
+  uint taken = 0;
+  bool is_blocked = false;
   *nfree = 0;
-  for (uint i = 0; i < npages; i++) {
-    cla__words at = cla__page(heap, start + i);
+  while (taken < npages && !is_blocked) {
+    cla__words at = cla__page(heap, start + taken);
     const uint word = *at;
-    *blocker = word;
-    if (!cla__is_empty(word)) return i;
-    const uint taken = (word & (CLA_HEAP_TICKETS | CLA_HEAP_FREE_BIT)) | (uint)CLA_HEAP_TAKEN << CLA_HEAP_CODE_SHIFT;
-    const uint seen = atomic_cmpxchg(at, word, taken);
-    if (seen != word) { /* still empty: someone is busy with it, as if it were taken */
-      *blocker = cla__is_empty(seen) ? taken : seen;
-      return i;
+    const uint busy = (word & (CLA_HEAP_TICKETS | CLA_HEAP_FREE_BIT)) | (uint)CLA_HEAP_TAKEN << CLA_HEAP_CODE_SHIFT;
+    const uint seen = cla__is_empty(word) ? atomic_cmpxchg(at, word, busy) : ~word;
+    is_blocked = seen != word;
+    if (is_blocked) { /* by what is there; if it was empty when last seen, by someone who is busy with it, as if it were taken */
+      *blocker = !cla__is_empty(word) ? word : cla__is_empty(seen) ? busy : seen;
+    } else {
+      if (cla__page_code(word) == CLA_HEAP_FREE) ++*nfree;
+      taken++;
     }
-    if (cla__page_code(word) == CLA_HEAP_FREE) ++*nfree;
   }
-  return npages;
+  return taken;
 }
 
 static inline void cla__untake_pages(CLA_HEAP heap, uint start, uint npages) {
@@ -822,39 +842,42 @@ static inline void cla__clear_stale(CLA_HEAP heap, uint page) {
 /* First page of a new run; NONE: no room. Several items at once start at different stretches; whoever meets another's
  * pages gives its own back and tries further on, so one of them always gets through. */
 static inline uint cla__find_run(CLA_HEAP heap, uint npages, uint align, uint phase) {
-  uint skip = cla__lanes_before(), dice = cla__mix(cla__slot() * 32u + skip);
-  for (uint attempt = 0; attempt < CLA__RUN_TRIES; attempt++) {
+  uint skip = cla__lanes_before(), dice = cla__mix(cla__slot() * 32u + skip), found = CLA_HEAP_NONE;
+  bool is_over = false;
+  for (uint attempt = 0; attempt < CLA__RUN_TRIES && !is_over; attempt++) {
     bool is_contended = false;
-    uint at = 0, start;
-    while ((start = cla__next_stretch(heap, at, npages, align, phase)) != CLA_HEAP_NONE) {
+    uint start = cla__next_stretch(heap, 0u, npages, align, phase);
+    while (start != CLA_HEAP_NONE && found == CLA_HEAP_NONE) {
+      uint next = start + npages;
       if (skip > 0u) {
         skip--;
         is_contended = true;
-        at = start + npages;
-        continue;
-      }
-      uint blocker, nfree;
-      const uint taken = cla__take_pages(heap, start, npages, &blocker, &nfree);
-      if (taken == npages) {
-        cla__make_run(heap, start, npages);
-        cla__count_pages(heap, nfree, 0u);
-        return start;
-      }
-      cla__untake_pages(heap, start, taken);
-      const uint code = cla__plain(cla__page_code(blocker));
-      if (code == CLA_HEAP_TAKEN || code == CLA_HEAP_FREE) {
-        is_contended = true;
-        dice = dice * 1664525u + 1013904223u;
-        at = start + taken + npages * (1u + (attempt > 0u ? 0u : (dice >> 16) & 7u));
       } else {
-        cla__clear_stale(heap, start + taken);
-        at = start + taken + 1u;
+        uint blocker = 0, nfree;
+        const uint taken = cla__take_pages(heap, start, npages, &blocker, &nfree);
+        if (taken == npages) {
+          cla__make_run(heap, start, npages);
+          cla__count_pages(heap, nfree, 0u);
+          found = start;
+        } else {
+          cla__untake_pages(heap, start, taken);
+          const uint code = cla__plain(cla__page_code(blocker));
+          if (code == CLA_HEAP_TAKEN || code == CLA_HEAP_FREE) {
+            is_contended = true;
+            dice = dice * 1664525u + 1013904223u;
+            next = start + taken + npages * (1u + (attempt > 0u ? 0u : (dice >> 16) & 7u));
+          } else {
+            cla__clear_stale(heap, start + taken);
+            next = start + taken + 1u;
+          }
+        }
       }
+      if (found == CLA_HEAP_NONE) start = cla__next_stretch(heap, next, npages, align, phase);
     }
     skip = 0;
-    if (!is_contended) break;
+    is_over = found != CLA_HEAP_NONE || !is_contended;
   }
-  return CLA_HEAP_NONE;
+  return found;
 }
 
 static __global void *cla__malloc_run(CLA_HEAP heap, ulong nbytes, ulong align_bytes, uint site) {
@@ -1028,3 +1051,5 @@ static __global void *cla_at(CLA_HEAP heap, uint ref) {
   if (ref == 0u || heap == 0) return 0;
   return cla__payload(heap) + ((ulong)(ref - 1u) << cla__fixed(heap, CLA_HEAP_REF_SHIFT));
 }
+
+#endif
