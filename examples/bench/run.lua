@@ -1,7 +1,7 @@
 -- All benchmarks, one line a figure:  bench NAME ours=VALUE unit peer=NAME:VALUE ratio=R
 --
 --   make bench                        all of them
---   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay, tensor
+--   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay, heap, tensor
 --
 -- Everything is measured side by side in this run; medians of several runs. The replays need the recordings of
 -- ../shared/traces (or of the folder in $CLALLOC_TRACES); without them they are left out, and say so.
@@ -104,13 +104,16 @@ function groups.host()
   io.write(output_of(("%s/bench/host %s"):format(build, table.concat(files, " "))))
 end
 
+--- malloc and free in kernels against libc's, on a CPU; see heap_gpu.lua for GPUs.
+function groups.heap() io.write(output_of(build .. "/bench/heap")) end
+
 --- Tensors: see tensor.lua.
 function groups.tensor() dofile("examples/bench/tensor.lua").run() end
 
-local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay", "tensor"}
+local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay", "heap", "tensor"}
 for _, name in ipairs(chosen) do
   if not groups[name] then
-    io.stderr:write(("no group '%s'; there are pair, host, lua, replay, tensor\n"):format(name))
+    io.stderr:write(("no group '%s'; there are pair, host, lua, replay, heap, tensor\n"):format(name))
     os.exit(2)
   end
   groups[name]()

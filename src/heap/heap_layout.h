@@ -235,8 +235,9 @@ static inline uint32_t cla__heap_nhints(const cla__heap_plan *plan, const cla__h
       device->is_gpu ? UINT64_C(4) * device->compute_units * 64 / bitwords : UINT64_C(8) * device->compute_units;
   if (device->is_gpu && want < 256) want = 256;
   if (want > 8192) want = 8192;
-  const uint64_t most = cla__heap_is_small(plan) ? plan->npages / 16 / plan->nclasses
-                                                 : plan->npages / (device->is_gpu ? 4 : 16);
+  /* A crowd's large blocks fill a page a warp: for them as many hints as pages. */
+  const uint32_t part = !device->is_gpu ? 16 : capacity <= 64 ? 1 : 4;
+  const uint64_t most = plan->npages / (cla__heap_is_small(plan) ? 16 * plan->nclasses : part);
   uint32_t n = 1u << cla__heap_log2_up(want);
   while (n > 1 && n > most) n >>= 1;
   return n;
@@ -291,7 +292,7 @@ static inline bool cla__heap_plan_make(uint64_t limit_bytes, const cla__heap_dev
 
   const uint32_t window = plan->level0 / (device->is_gpu && !cla__heap_is_small(plan) ? 8 : 32);
   plan->window = window < 1 ? 1 : window > 32 ? 32 : window;
-  plan->least_hints = device->is_gpu ? 256 : 1;
+  plan->least_hints = !device->is_gpu ? 1 : plan->npages >= 16384 ? 256 : 64;
   return true;
 }
 
