@@ -27,7 +27,7 @@ PREFIX = /usr/local
 # ---- Packages, by what needs them ---------------------------------------------------------------
 
 PACKAGES_build = gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd
-PACKAGES_test = lua-busted mesa-opencl-icd oclgrind luarocks
+PACKAGES_test = lua-busted mesa-opencl-icd oclgrind luarocks python3
 PACKAGES_lint = clang-format clang-tidy cppcheck lua-check
 PACKAGES_sanitize = valgrind
 PACKAGES_bench = libmimalloc-dev python3-pyopencl python3-numpy
@@ -282,9 +282,12 @@ Libs: -L$${libdir} -lclalloc
 endef
 
 install: build
-	install -d $(LUA_DIR)/tensor $(MODULE_DIR) $(LIB_DIR)/pkgconfig $(INCLUDE_DIR)
+	install -d $(LUA_DIR)/policies $(LUA_DIR)/tensor $(LUA_DIR)/trace $(MODULE_DIR) $(LIB_DIR)/pkgconfig \
+	  $(INCLUDE_DIR)
 	install -m 644 lua/clalloc/*.lua $(LUA_DIR)
+	install -m 644 lua/clalloc/policies/*.lua $(LUA_DIR)/policies
 	install -m 644 lua/clalloc/tensor/*.lua $(LUA_DIR)/tensor
+	install -m 644 lua/clalloc/trace/*.lua $(LUA_DIR)/trace
 	install -m 755 $(MODULE) $(MODULE_DIR)/core.so
 	install -m 755 $(LIBRARY) $(LIB_DIR)
 	ln -sf $(notdir $(LIBRARY)) $(LIB_DIR)/libclalloc.so

@@ -179,7 +179,7 @@ section "a two-layer network, trained with tensors"
 do
   local folder = arg[0]:match "^(.*)[/\\]" or "."
   local network = dofile(folder .. "/network.lua")
-  check(network.train(200), "its loss falls, its first steps are those of plain Lua")
+  check(network.train(300), "its loss falls, its first steps are those of plain Lua")
 end
 
 -- 8. What the pool says --------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ local SHORT = {
   ["heap/queue"] = { "500", "^every number is the product of its factors$" },
   ["heap/strings"] = { "300", "^Lua writes the same$" },
   tour = { "", "given back by trim$" },
+  policy = { "", "^  mine +reserves %d[%d.]+ MiB, 1%.2%d%d of that, in %d+ driver calls" },
   replay = { FOLDER .. "/lifetimes.csv", "^ +operations +4$" },
 }
 

@@ -301,6 +301,8 @@ describe("a handle to a heap", function()
   end)
 
   it("keeps the device while it can be reached", function()
+    collectgarbage()
+    collectgarbage()
     local before = cl.debug.live "context"
     local heap
     do
@@ -870,6 +872,16 @@ kernel void two(global uint *out) {
       { 1, out, size = 1, heap_oom = "never" }), 1, true)
     assert.matches('heap_oom: "error" or "count" expected, got boolean', failure(program.take,
       { 1, out, size = 1, heap_oom = true }), 1, true)
+  end)
+
+  it("is used by launches without an event, which nothing can raise", function()
+    local out <close> = assert(dev:alloc(4))
+    assert.is_true(program.take:launch { 16, out, size = 1 })
+    assert.equal(1, heap:stats().mallocs)
+    assert.equal(1, sum_of(out))
+    assert.matches("launch makes none", failure(program.take.launch, program.take,
+      { 16, out, size = 1, heap_oom = "error" }), 1, true)
+    assert.equal(1, heap:stats().mallocs)
   end)
 
   it("keeps the two options from kernels that do not use the heap", function()

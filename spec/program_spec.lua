@@ -125,10 +125,11 @@ describe("a program", function()
 
   describe("that does not build", function()
     it("raises with the compiler's log, without the source", function()
-      local message = failure(dev.program, dev, "kernel void f(global int *out) { *out = undeclared_name; }")
+      local message = failure(dev.program, dev,
+        "kernel void right(global int *out) {}\nkernel void f(global int *out) { *out = undeclared_name; }")
       assert.matches("the source does not build for " .. dev.name, message, 1, true)
       assert.matches("undeclared_name", message, 1, true)
-      assert.is_nil(message:find("kernel void f", 1, true))
+      assert.is_nil(message:find("kernel void right", 1, true)) -- some compilers quote the line at fault
     end)
 
     it("raises for options that the compiler does not know", function()

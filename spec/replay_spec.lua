@@ -210,7 +210,7 @@ describe("examples/replay.lua", function()
 
   before_each(function()
     path = os.tmpname()
-    assert(rounds(10, MIXED):save(path))
+    assert(rounds(10, MIXED):save(path, "pytorch_snapshot"))
   end)
 
   after_each(function()

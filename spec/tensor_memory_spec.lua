@@ -225,6 +225,29 @@ describe("order", function()
 end)
 
 describe("devices", function()
+  teardown(function()
+    cl.forget_kernels()
+    collect()
+  end)
+
+  it("and streams are used on by tensors after their handles were closed", function()
+    local sim = cl.simulate { capacity = cl.GiB }
+    local there = cl.ones(3):to(sim)
+    there:device():close()
+    sim:close()
+    local sum = (there + 1):eval()
+    assert.equal("Simulated 1 GiB device", sum:device().name)
+    assert.equal(there:device(), sum:device())
+    local device <close> = cl.current()
+    local stream, a = device:stream(), cl.ones(3)
+    do
+      local guard <close> = cl.guard(stream) -- luacheck: ignore
+      a:add_(1)
+    end
+    stream:close()
+    assert.same({ 4.0, 4.0, 4.0 }, (a * 2):totable())
+  end)
+
   it("are named when they do not match, or lack a dtype", function()
     local sim <close> = cl.simulate { capacity = cl.GiB }
     local here = cl.ones(3)

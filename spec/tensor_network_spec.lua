@@ -37,7 +37,7 @@ describe("a network of two layers", function()
   it("learns, as plain Lua does, without a driver allocation once warm", function()
     local print_ = print
     _G.print = function() end
-    local ok, learned = pcall(network.train, 200)
+    local ok, learned = pcall(network.train, 300)
     _G.print = print_
     assert.is_true(ok, learned)
     assert.is_true(learned)

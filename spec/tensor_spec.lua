@@ -19,6 +19,17 @@ local function active()
   return cl.current():pool():stats().active_bytes
 end
 
+-- Whether the current device has f64; where it has not, what asks for it has to say so.
+local function has_fp64()
+  local device <close> = cl.current()
+  return device.has_fp64
+end
+
+local function lacks_f64(what, ...)
+  local device <close> = cl.current()
+  fails(("%s: f64 is not supported by %s"):format(what, device.name), ...)
+end
+
 describe("a tensor", function()
   teardown(function()
     cl.forget_kernels()
@@ -129,14 +140,20 @@ describe("a tensor", function()
       assert.same({ 0x6b200159, 0x99ba4efe }, { cipher(0, 0, 0) }, "the authors' own example")
       local seed = 0x123456789abcdef0
       cl.seed(seed)
-      local first, second = cl.rand(3):totable(), cl.rand({ 2 }, "f64"):totable()
+      local first = cl.rand(3):totable()
       for i = 1, 3 do
         local x = cipher(seed & 0xffffffff, seed >> 32, i - 1)
         assert.equal((x >> 8) * 2.0 ^ -24, first[i])
       end
-      for i = 1, 2 do
-        local x, y = cipher(seed & 0xffffffff, seed >> 32, 4 + i - 1)
-        assert.equal(((y << 32 | x) >> 11) * 2.0 ^ -53, second[i])
+      if has_fp64() then
+        for i, number in ipairs(cl.rand({ 2 }, "f64"):totable()) do
+          local x, y = cipher(seed & 0xffffffff, seed >> 32, 4 + i - 1)
+          assert.equal(((y << 32 | x) >> 11) * 2.0 ^ -53, number)
+        end
+      else
+        lacks_f64("rand", cl.rand, { 2 }, "f64")
+        local x = cipher(seed & 0xffffffff, seed >> 32, 4)
+        assert.equal((x >> 8) * 2.0 ^ -24, cl.rand(1):item(), "what was refused has used up no number")
       end
       cl.seed(seed)
       assert.same(first, cl.rand(3):totable())
@@ -221,12 +238,16 @@ describe("a tensor", function()
     end)
 
     it("joined by cat", function()
-      local a, b = cl.arange(1, 4):view(2, 2), cl.tensor({ { 5, 6 } }, "i32")
+      local a, b, two = cl.arange(1, 4):view(2, 2), cl.tensor({ { 5, 6 } }, "i32"), cl.ones(2)
       local joined = cl.cat({ a, b }, 1)
       assert.equal("f32", joined:dtype())
       assert.same({ { 1.0, 2.0 }, { 3.0, 4.0 }, { 5.0, 6.0 } }, joined:totable())
       assert.same({ { 1.0, 2.0, 1.0, 3.0 }, { 3.0, 4.0, 2.0, 4.0 } }, cl.cat({ a, a:t() }, 2):totable())
       fails("cat: 2x2 and 1x2 differ in dimension 1", cl.cat, { a, b }, 2)
+      assert.same({ 0 }, cl.cat({ cl.zeros(0), cl.zeros(0) }):size())
+      assert.same({ 2, 0 }, cl.cat({ cl.zeros(2, 0), cl.zeros(2, 0) }, 2):size())
+      assert.same({ 1.0, 1.0, 1.0, 1.0 }, cl.cat({ two, two }):totable())
+      fails("a tensor without dimensions has no dimension 1", cl.cat, { cl.tensor(1), cl.tensor(2) })
     end)
   end)
 
@@ -304,6 +325,12 @@ describe("a tensor", function()
       assert.same({ 3.5, 2.0, 2.5 }, a:totable())
       a:narrow(1, 2, 2):add_(a:narrow(1, 1, 2))
       assert.same({ 3.5, 5.5, 4.5 }, a:totable(), "what it reads is what was there before")
+      local m = cl.arange(1, 9):view(3, 3)
+      assert.same({ { 2.0, 6.0, 10.0 }, { 6.0, 10.0, 14.0 }, { 10.0, 14.0, 18.0 } }, m:clone():add_(m:t()):totable())
+      m:copy(m:t())
+      assert.same({ { 1.0, 4.0, 7.0 }, { 2.0, 5.0, 8.0 }, { 3.0, 6.0, 9.0 } }, m:totable())
+      m:add_(m:t())
+      assert.is_true(m:equal(m:t()), "symmetric")
       assert.same({ 1, 2 }, cl.tensor({ 2, 4 }, "i32"):mul_(0.5):totable())
       fails("2x3 does not fit into 3", function() a:add_(cl.zeros(2, 3)) end)
     end)
@@ -318,12 +345,29 @@ describe("a tensor", function()
       fails("a string expected", a.apply, a, 3)
     end)
 
-    it("conversions: floats are cut and kept within the range, integers wrap", function()
-      local t = cl.tensor { -1.5, 2.75, 300, 0 / 0, 1 / 0 }
-      assert.same({ -1, 2, 300, 0, (1 << 31) - 1 }, t:to("i32"):totable())
-      assert.same({ 0, 2, 255, 0, 255 }, t:to("u8"):totable())
+    it("conversions: floats are cut and kept within the range, NaN is 0, integers wrap", function()
+      local inf = 1 / 0
+      local list = { -1.5, 2.75, 300, 0 / 0, inf, -inf, -0.0, -0.5, 255.5, 256, 3e9, 5e9, 1e30, -1e30, 2.0 ^ -149,
+        2.0 ^ 31, -2.0 ^ 31, 2.0 ^ 32, 2.0 ^ 63, -2.0 ^ 63 }
+      local range = { i32 = { -(1 << 31), (1 << 31) - 1 }, u32 = { 0, (1 << 32) - 1 }, u8 = { 0, 255 },
+        i64 = { math.mininteger, math.maxinteger } }
+      for _, from in ipairs { "f32", has_fp64() and "f64" or nil } do
+        local t = cl.tensor(list, from)
+        for to, ends in pairs(range) do
+          local got = t:to(to):totable()
+          for i, v in ipairs(t:totable()) do
+            local want = v ~= v and 0 or v <= ends[1] and ends[1] or v >= ends[2] and ends[2] or
+              math.tointeger(v < 0 and math.ceil(v) or math.floor(v))
+            assert.equal(want, got[i], ("%s to %s of %s"):format(from, to, v))
+          end
+        end
+      end
       assert.same({ 44 }, cl.tensor({ 300 }, "i32"):to("u8"):totable())
       assert.same({ 1.0, 2.0 }, cl.tensor({ 1, 2 }, "i64"):to("f32"):totable())
+      local i = cl.tensor({ 7, 7 }, "i32")
+      i:copy(cl.tensor { 0 / 0, 1e10 })
+      assert.same({ 0, (1 << 31) - 1 }, i:totable(), "copy converts the same way")
+      if not has_fp64() then lacks_f64("to", i.to, i, "f64") end
     end)
 
     it("with NaN, infinities and denormals as IEEE says", function()
@@ -341,6 +385,55 @@ describe("a tensor", function()
       assert.equal(-inf, (1 / t)[5])
       assert.equal(inf, t:narrow(1, 2, 1):sum():item())
       assert.truthy(t:relu()[1] ~= t:relu()[1])
+    end)
+
+    it("extremes where there are ties, NaN, or nothing but the least", function()
+      local nan, inf = 0 / 0, 1 / 0
+      local function found(list, kind)
+        local t = cl.tensor(list, kind)
+        local line = t:view(1, #list)
+        assert.equal(t:argmax():item(), line:argmax(2):item())
+        assert.equal(t:argmin():item(), line:argmin(2):item())
+        return { t:argmax():item(), t:argmin():item() }
+      end
+      for _, kind in ipairs { "f32", has_fp64() and "f64" or nil } do
+        assert.same({ 2, 2 }, found({ 1, nan, 3, nan }, kind), "the first NaN")
+        assert.same({ 1, 1 }, found({ nan, nan }, kind))
+        assert.same({ 1, 1 }, found({ -inf, -inf }, kind))
+        assert.same({ 1, 1 }, found({ inf, inf }, kind))
+        assert.same({ 1, 3 }, found({ 2, 2, 1, 1 }, kind))
+        assert.equal(-inf, cl.tensor({ -inf, -inf }, kind):max():item())
+        for _, v in ipairs(cl.tensor({ 1, nan, nan }, kind):maximum(cl.tensor({ nan, 1, nan }, kind)):totable()) do
+          assert.truthy(v ~= v)
+        end
+      end
+      for kind, ends in pairs { i64 = { math.mininteger, math.maxinteger }, u8 = { 0, 255 },
+        i32 = { -(1 << 31), (1 << 31) - 1 }, u32 = { 0, (1 << 32) - 1 } } do
+        local low, high = table.unpack(ends)
+        assert.same({ 2, 1 }, found({ low, high, high, low }, kind))
+        assert.same({ 1, 1 }, found({ low, low }, kind))
+        assert.same({ 1, 1 }, found({ high, high }, kind))
+        assert.equal(low, cl.tensor({ low, low }, kind):max():item())
+        assert.equal(high, cl.tensor({ high, high }, kind):min():item())
+        assert.equal(low + low, cl.tensor({ low, low }, kind):sum():item())
+      end
+    end)
+
+    it("over memory that an expansion seems to take", function()
+      local one = cl.full({ 1 }, 3)
+      local huge = one:expand(1 << 40)
+      assert.equal(3.0, huge[1 << 39])
+      assert.equal(6.0, huge:narrow(1, 1 << 39, 2):sum():item())
+      assert.truthy(tostring(huge):find("size 1099511627776", 1, true))
+      assert.same({ 1 << 20, 1 << 20 }, huge:view(1 << 20, -1):size())
+      -- Past 2^30 elements indices have 64 bits; llvmpipe would take half a minute.
+      local device <close> = cl.current()
+      local many = device.name:find "^llvmpipe" and 1 << 20 or (1 << 30) + 5
+      assert.equal(3 * many, cl.tensor({ 3 }, "u8"):expand(many):sum():item())
+      fails("clone: ", huge.clone, huge)
+      fails("add: ", function() return (huge + 1):eval() end)
+      fails("more elements than can be addressed", one.expand, one, 1 << 62)
+      fails("more elements than can be addressed", function() return one:expand(1 << 31, 1 << 31) end)
     end)
 
     it("reductions over all or one dimension", function()
@@ -366,12 +459,32 @@ describe("a tensor", function()
     it("long sums exactly enough, in parts", function()
       local n = 1000003
       assert.equal(n, cl.ones(n):sum():item())
-      assert.near(n * (n + 1) // 2, cl.arange(1, n, 1, "f64"):sum():item(), 0)
+      if has_fp64() then
+        assert.near(n * (n + 1) // 2, cl.arange(1, n, 1, "f64"):sum():item(), 0)
+      else
+        lacks_f64("arange", cl.arange, 1, n, 1, "f64")
+      end
+      assert.equal(n * (n + 1) // 2, cl.arange(1, n, 1, "i32"):sum():item())
       assert.equal(n, cl.arange(1, n):argmax():item())
       assert.equal(777778, (cl.arange(1, n, 1, "i32") - 777778):abs():argmin():item())
       local m = cl.ones(1000, 1003):t()
       assert.equal(1003000.0, m:sum():item())
       assert.equal(1000.0, m:sum(2):max():item())
+    end)
+
+    -- Mesa's llvmpipe ends loops of an item after 65535 iterations, without a word.
+    it("whatever is long: rows, columns, elements, depth", function()
+      local n = 200000
+      local wide = cl.ones({ 100, 1 }, "u8"):expand(100, n)
+      assert.equal(100 * n, wide:sum():item(), "many long rows")
+      assert.equal(n, wide:sum(2):min():item())
+      assert.equal(100, wide:sum(1):min():item())
+      local all = cl.zeros({ 12000000 }, "u8")
+      assert.equal(1, (all + 1):eval():min():item(), "every element of many")
+      local k = 70000
+      local a, b = cl.arange(1, k, 1, "i64"), cl.ones({ k }, "i64")
+      assert.equal(k * (k + 1) // 2, a:matmul(b):item(), "deep products")
+      assert.same({ { k * 1.0 }, { k * 1.0 } }, cl.ones(2, k):matmul(cl.ones(k, 1)):totable())
     end)
 
     it("products of matrices and vectors, of any strides", function()
@@ -450,6 +563,80 @@ describe("a tensor", function()
     end)
   end)
 
+  describe("refuses what is none", function()
+    local names, values = {}, { "x", {}, io.stdout, true }
+
+    setup(function()
+      for name in pairs(require "clalloc.tensor".methods) do names[#names + 1] = name end
+      table.sort(names)
+    end)
+
+    it("by the method's name, whatever it is called on", function()
+      for _, name in ipairs(names) do
+        local method = cl.ones(1)[name]
+        for _, value in ipairs(values) do
+          fails(("%s: tensor expected, got %s"):format(name, type(value)), method, value)
+        end
+        fails(("%s: tensor expected, got nil"):format(name), method)
+      end
+    end)
+
+    it("after it was closed, all but close", function()
+      local closed, other = cl.ones(2, 2), cl.ones(2, 2)
+      closed:close()
+      for _, name in ipairs(names) do
+        if name ~= "close" then fails("attempt to use a closed tensor", closed[name], closed, other, 1) end
+      end
+      fails("tensor: attempt to use a closed tensor", cl.tensor, closed)
+    end)
+
+    -- Each raises at the line of the caller or succeeds; none fails inside.
+    it("as an argument, at the line that called it", function()
+      local t, here = cl.ones(2, 2), "tensor_spec.lua:"
+      local odd = {
+        {}, { 1, 2 }, { -1 }, { 1.5 }, { 0 }, { 2 ^ 31 }, { 1 << 53 }, { math.mininteger }, { 0 / 0 }, { "16" },
+        { print }, { true }, { 1, "x" }, { 1, 1, -1 }, { 1, 1, 2 ^ 53 }, { 1, 0 / 0 }, { {} }, { { "a" } }, { { -1 } },
+        { { 0 / 0 } }, { { 1 << 62, 4 } }, { { 1, 2 }, { 3 } },
+        { t, t, "x" }, { 1, math.maxinteger, 1 }, { 1, 2, math.maxinteger },
+        { math.maxinteger, math.maxinteger, math.maxinteger }, { nil, nil, 3 }, { math.huge }, { io.stdout },
+      }
+      local function check(what, f, ...)
+        local ok, message = pcall(function(...)
+          local result = f(...)
+          return result
+        end, ...)
+        if not ok then assert(tostring(message):find(here, 1, true), ("%s: %s"):format(what, message)) end
+      end
+      for _, list in ipairs(odd) do
+        for _, name in ipairs(names) do
+          if name ~= "save" then
+            local one <close> = cl.ones(2, 2)
+            check(name, one[name], one, table.unpack(list, 1, 3))
+          end
+        end
+        for _, name in ipairs { "tensor", "zeros", "ones", "full", "arange", "rand", "randn", "seed", "from", "cat" } do
+          check(name, cl[name], table.unpack(list, 1, 3))
+        end
+      end
+      for _, value in ipairs { 3, {}, print, t } do
+        fails("save: path: string expected, got ", t.save, t, value)
+        fails("load_tensor: path: string expected, got ", cl.load_tensor, value)
+      end
+      fails("scope: function expected, got nil", cl.scope)
+      local device = cl.current()
+      local buffer = assert(device:alloc(8))
+      buffer:close()
+      device:close()
+      fails("from: attempt to use a closed buffer", cl.from, buffer)
+      fails("from: a buffer or a table expected, got userdata", cl.from, io.stdout)
+      fails("to: attempt to use a closed device", t.to, t, device)
+      fails("to: a dtype's name or a device expected, got userdata", t.to, t, io.stdout)
+      fails("full: a list of sizes expected, got a tensor", cl.full, t, 1)
+      fails("cat: a list of tensors expected", cl.cat, t)
+      fails("zero: dimension 1 is expanded", function() cl.ones(1, 2):expand(2, 2):zero() end)
+    end)
+  end)
+
   describe("is saved and loaded", function()
     it("with shape and dtype, whatever its strides", function()
       local path = os.tmpname()
@@ -481,11 +668,28 @@ describe("a tensor", function()
       assert.equal(path .. ": not a tensor", with("clalloc tensor 1\nf32\n" .. ("<i8i8i8"):pack(2, 1 << 62, 4)))
       assert.equal(path .. ": 2 of f32 takes 8 bytes, the file has 3",
         with("clalloc tensor 1\nf32\n" .. ("<i8i8"):pack(1, 2) .. "abc"))
+      local whole = "clalloc tensor 1\nf32\n" .. ("<i8i8i8"):pack(2, 2, 3) .. ("\0"):rep(24)
+      for n = 0, #whole - 1 do assert.is_string(with(whole:sub(1, n))) end
+      assert.is_string(with(whole .. "\0"))
+      for i = 1, #whole - 24 do
+        local file <close> = assert(io.open(path, "wb"))
+        file:write(whole:sub(1, i - 1), "\xff", whole:sub(i + 1))
+        file:close()
+        local t, message = cl.load_tensor(path)
+        assert(t == nil and message:find(path, 1, true), i)
+      end
       os.remove(path)
       local t, message = cl.load_tensor(path)
       assert.is_nil(t)
       assert.truthy(message:find(path, 1, true))
       assert.is_nil((cl.ones(1):save("/nowhere/at/all")))
+      if io.open "/dev/full" then
+        for _, n in ipairs { 1, 100000 } do
+          local saved, why = cl.ones(n):save "/dev/full"
+          assert.is_nil(saved)
+          assert.truthy(why:find("/dev/full: ", 1, true), why)
+        end
+      end
     end)
   end)
 end)

@@ -151,6 +151,21 @@ describe("trace.load", function()
       assert.equal(8, t.peak_live)
     end)
 
+    it("keeps the whole recording behind the operations", function()
+      local path = file(SNAPSHOT
+        .. "0,segment_alloc,0x9000,4096,7,5\n1,alloc,0x9000,8,7,6\n2,free_completed,0x2000,64,0,9\n")
+      companion(path, "kind,addr,size\nsegment,0x1000,8192\nlive,0x2000,64\n")
+      local rec = trace.load(path).recording
+      assert.is_true(rec.addressed)
+      assert.same({
+        action = { "segment_alloc", "alloc", "free_completed" }, address = { 0x9000, 0x9000, 0x2000 },
+        size = { 4096, 8, 64 }, stream = { 7, 7, 0 }, time_us = { 5, 6, 9 },
+      }, rec.events)
+      assert.same({
+        segments = { address = { 0x1000 }, size = { 8192 } }, blocks = { address = { 0x2000 }, size = { 64 } },
+      }, rec.before)
+    end)
+
     it("takes sizes from 0 to 2^53", function()
       local t = load(SNAPSHOT .. "0,alloc,0x1,0,0,0\n1,alloc,0x2,1099511627776,0,0\n2,alloc,0x3,9007199254740992,0,0\n")
       assert.same({ 0, 1 << 40, 1 << 53 }, t.size)
@@ -259,6 +274,7 @@ describe("trace.load", function()
       refuses(header .. "0,0,4,1\n1,0,4", 3, "the last row is cut short: " .. columns .. 3)
       refuses(header .. "0,0,4,1,2\n", 2, columns .. 5)
       refuses(header .. ",0,4,1\n", 2, "id is missing")
+      refuses("id,lower,upper,size" .. (",x"):rep(100) .. "\n", 1, "104 columns; at most 100 are read")
       refuses(header .. "0,-1,4,1\n", 2, "lower is negative: -1")
       refuses(header .. "0,0,4,many\n", 2, "size is not a number: 'many'")
       refuses(header .. "0,0,9007199254740993,1\n", 2, "upper 9007199254740993 is over 2^53")
@@ -332,9 +348,10 @@ describe("trace.load", function()
 
     it("a header it does not know", function()
       local known = "; known are seq,action,addr,size,stream,time_us; Thread,Time,Action,Pointer,Size,Stream; "
-        .. "id,lower,upper,size[,...]; rows of 'start_op end_op bytes'"
+        .. "id,lower,upper,size[,...]; rows of 'start_op end_op bytes'; seq,thread,bytes_delta,time_us; "
+        .. "action,addr,size,stream,time_us,thread,block,state"
       refuses("when,what\n0,1\n", 1, "unknown header 'when,what'" .. known)
-      refuses("\128\4\149\n", 1, "unknown header '???'" .. known)
+      refuses("PK\3\4\n", 1, "unknown header 'PK??'" .. known)
       refuses("kind,addr,size\nlive,0x1,1\n", 1,
         "this lists what was live before a recording: load the recording, NAME.csv, instead")
     end)
@@ -343,6 +360,8 @@ describe("trace.load", function()
   it("raises for a file that it cannot read, and for what is no path", function()
     assert_load_fails("/nonexistent/trace.csv: No such file or directory", "/nonexistent/trace.csv")
     assert.error_matches(function() trace.load(nil) end, "trace.load: path: expected a string, got nil")
+    assert.error_matches(function() trace.load("x", 7) end, "trace.load: opts: expected a table, got number")
+    assert_load_fails("/: Is a directory", "/")
   end)
 
   it("refuses live bytes that do not fit 64 bits", function()
@@ -351,7 +370,7 @@ describe("trace.load", function()
       rows[i + 1] = i .. ",0,1,9007199254740992"
     end
     local path = file(table.concat(rows, "\n"))
-    assert_load_fails(path .. ": the live bytes do not fit 64 bits", path)
+    assert_load_fails(path .. ":1025: the live bytes do not fit 64 bits", path)
   end)
 
   it("takes its name from the file, or from the caller", function()
@@ -470,7 +489,7 @@ describe("a trace", function()
     rec:alloc(1, 1000)
     rec:alloc(2, 0, "side")
     rec:free(1)
-    rec:finish():save(path)
+    rec:finish():save(path, "pytorch_snapshot")
     assert.equal(SNAPSHOT .. [[
 0,alloc,0x10000000,1000,0,0
 1,alloc,0x10000400,0,1,0
@@ -549,6 +568,7 @@ local KNOWN = {
   { "lifetimes/mindspore_pangu_2.6B.csv", 18692, 5530099775 },
   { "lifetimes/iree_mobilebert.csv", 316, 1674240 },
   { "lifetimes/alexnet_train.log", 193, 1443669632 },
+  { "timeline/resnet50_v100_gpu_memory_deltas.csv", 4110, 2791636480 },
 }
 
 local function is_readable(path)

@@ -77,6 +77,7 @@ typedef struct cla_simulation {
   bool manual;           /* commands complete by cla_simulate_complete, or when something waits for them */
   bool accepts_oversize; /* the driver itself does not check max_alloc */
   uint64_t refuse_above; /* creation fails above this size, although max_alloc allows it; 0: never */
+  bool ordered_subs;     /* sub-buffers that overlap must be released newest first, as for NVIDIA's driver */
 } cla_simulation;
 CLA_API cla_status cla_simulate(const cla_simulation *, cla_device **out);
 CLA_API cla_status cla_simulate_complete(cla_stream *, uint64_t ncommands, uint64_t *completed);
@@ -90,19 +91,116 @@ CLA_API void cla_stream_retain(cla_stream *);
 /* Pools keep what they need of a released stream until its commands are complete. */
 CLA_API void cla_stream_release(cla_stream *);
 
+/* ---- Policies: a set of decisions ----
+ *
+ * round   the block size for a request
+ * fit     which free block serves it, and where in it, or that memory is to be got instead
+ * split   how much of the block is cut off for it
+ * grow    how large a segment is asked of the driver
+ * keep    whether a segment that has become wholly free stays with the pool
+ * oom     asked last, when nothing else gave memory: free something, raise the limit, and say "again"
+ *
+ * Each is decided by the parameters of cla_policy, or by a function of cla_decisions where there is one. */
+
+/* What a decision is about; sizes in bytes, all as of the moment before the call. */
+typedef struct cla_request {
+  cla_pool *pool;   /* borrowed */
+  size_t nbytes;    /* asked for; 0 in `keep` */
+  size_t size;      /* rounded: a block of at least this size is needed; in `keep`, of the segment; in `admit` nbytes */
+  uint64_t segment; /* in `keep`: its number */
+  uint64_t stream;  /* id of the stream that asks; 0: none */
+  uint64_t active, requested, cached, held, reserved, peak_reserved, limit;
+  uint64_t alike; /* live allocations of about this size */
+} cla_request;
+
+/* A free block that is large enough. */
+typedef struct cla_candidate {
+  uint64_t segment;    /* number, ascending in the order they were made */
+  size_t segment_size; /* size == segment_size: the whole segment is free */
+  size_t offset, size;
+  uint64_t stream; /* whose it is; 0: nobody's. Not the one that asks: that stream's commands are done with it */
+  uint64_t age;    /* commands given to its stream since it was freed */
+} cla_candidate;
+
+typedef enum cla_choice {
+  CLA_CHOOSE_DEFAULT, /* as without the function */
+  CLA_CHOOSE_BLOCK,   /* the free block that begins at this place; `split` cuts it */
+  CLA_CHOOSE_PLACE,   /* exactly here, inside one free block */
+  CLA_CHOOSE_MORE,    /* none of these: the next candidates. Without any more: CLA_CHOOSE_GROW */
+  CLA_CHOOSE_GROW     /* a new segment */
+} cla_choice;
+typedef struct cla_fit {
+  cla_choice choice;
+  uint64_t segment; /* of CLA_CHOOSE_BLOCK and _PLACE */
+  size_t offset;
+  bool may_miss;        /* a place that is not free is no error, but means `otherwise`: */
+  cla_choice otherwise; /* CLA_CHOOSE_DEFAULT or _GROW */
+} cla_fit;
+
+/* What happened, for those who count; see `note`. */
+typedef enum cla_happening { CLA_NOTE_ALLOC, CLA_NOTE_FREE, CLA_NOTE_FAIL } cla_happening;
+typedef struct cla_note {
+  cla_happening what;
+  void *address; /* NULL: CLA_NOTE_FAIL */
+  size_t nbytes, size;
+  uint64_t segment; /* number */
+  size_t offset;    /* in it */
+  uint64_t stream;  /* id */
+} cla_note;
+
+/* Functions of a program's own, any of them NULL. They are called without locks on the thread that allocates or frees,
+ * with the default answer in place: leaving it there decides nothing. What the pool looked like before the call is
+ * checked again after it: an answer that has become impossible meanwhile is asked for again, three times at most, then
+ * the default counts. A status other than CLA_OK fails the allocation with the status and message that the function
+ * left by cla_decision_error; the pool is as it was before. A function must not allocate from the pool that asks
+ * (CLA_E_BUSY); it may free in it, trim it, and close it. */
+typedef struct cla_decisions {
+  void *arg;
+  void (*release)(void *arg); /* the pool is gone, and nothing is called any more */
+  /* *is_fixed: requests of nbytes get this size from now on, and the function is not called for them again. */
+  cla_status (*round)(void *arg, size_t nbytes, size_t *size, bool *is_fixed);
+  /* Best first: the stream's own, smallest and lowest first, then those of others. */
+  cla_status (*fit)(void *arg, const cla_request *, const cla_candidate *, size_t ncandidates, cla_fit *answer);
+  cla_status (*split)(void *arg, const cla_request *, const cla_candidate *block, size_t *size);
+  /* `refused`: bytes that the driver or the limit has just refused, or 0. Answers above what the device gives in one
+   * allocation mean that. After a refusal a smaller answer is tried, another one ends the asking. */
+  cla_status (*grow)(void *arg, const cla_request *, size_t refused, size_t *nbytes);
+  bool (*keep)(void *arg, const cla_request *);
+  cla_status (*oom)(void *arg, const cla_request *, unsigned times_asked, bool *again);
+  /* Before an allocation is tried: CLA_E_LIMIT or CLA_E_NOMEM is treated as running out of memory, others fail it. */
+  cla_status (*admit)(void *arg, const cla_request *);
+  /* After it, after a failure and after a free. CLA_NOTE_ALLOC with a status but CLA_OK undoes the allocation. */
+  cla_status (*note)(void *arg, const cla_note *);
+} cla_decisions;
+/* Leaves a message for cla_last_error() and returns the status. */
+CLA_API cla_status cla_decision_error(cla_status, const char *message);
+/* A rounding function: up to a power of two. */
+CLA_API cla_status cla_round_power_of_two(void *arg, size_t nbytes, size_t *size, bool *is_fixed);
+
+typedef enum cla_keeping {
+  CLA_KEEP_PEAK,   /* wholly free segments stay, but go before more is reserved than ever before */
+  CLA_KEEP_ALWAYS, /* they stay until memory runs out, or a trim */
+  CLA_KEEP_NEVER   /* they go at once */
+} cla_keeping;
+
 /* A policy's parameters; bytes unless said otherwise. cla_policy_caching() and cla_policy_direct() fill in the
  * defaults, whose reasons stand in src/pool/policy.c. */
 typedef struct cla_policy {
-  const char *name;    /* shown in messages and statistics; not copied */
-  size_t align;        /* block sizes and offsets are multiples of it, and of the device's own alignment */
-  size_t grain;        /* segments are multiples of it */
+  const char *name; /* shown in messages and statistics; copied, at most 63 characters */
+  size_t align;     /* block sizes and offsets are multiples of it, and of the device's own alignment */
+  size_t round_to;  /* round: sizes are multiples of it, too; 0: of the alignment alone */
+  size_t grain;     /* grow: segments are multiples of it */
+  size_t grow_by;   /* grow: a segment has this size, or grains for the request when that is more; 0: the rules below */
   size_t growth_min;   /* a new segment is sized for at least this much ... */
   size_t growth_max;   /* ... and at most this much, from half of what is reserved */
   size_t growth_share; /* 1/share of the reserved bytes, when that is more, up to growth_cap */
   size_t growth_cap;   /* the cap of growth_share */
-  size_t max_split;    /* blocks above it are neither split nor handed to smaller requests; 0: no limit */
+  size_t max_split;    /* split: blocks above it are neither split nor handed to smaller requests; 0: no limit */
+  bool splits;         /* split: false: blocks go out whole */
+  bool exact;          /* fit: only a block of exactly the rounded size */
+  bool exclusive;      /* grow: the program has the device to itself: the last tenth of the limit is one segment */
   bool caches;         /* false: every allocation is its own segment, given back when freed */
-  bool keeps_peak;     /* give wholly free segments back before reserving more than ever before */
+  cla_keeping keep;
 } cla_policy;
 CLA_API cla_policy cla_policy_caching(void);
 CLA_API cla_policy cla_policy_direct(void);
@@ -113,8 +211,9 @@ enum {
 };
 typedef struct cla_pool_options {
   cla_policy policy;
-  size_t limit;   /* most reserved bytes; 0: 7/8 of the device's memory */
-  unsigned flags; /* CLA_POOL_... */
+  size_t limit;                   /* most reserved bytes; 0: 7/8 of the device's memory */
+  unsigned flags;                 /* CLA_POOL_... */
+  const cla_decisions *decisions; /* NULL: none; copied. Released with the pool, not when making it fails */
 } cla_pool_options;
 CLA_API cla_status cla_pool_create(cla_device *, const cla_policy *, cla_pool **out); /* NULL: cla_policy_caching() */
 CLA_API cla_status cla_pool_create_with(cla_device *, const cla_pool_options *, cla_pool **out);
@@ -213,11 +312,12 @@ typedef struct cla_host cla_host;
  * CLA_E_NOMEM, CLA_E_DRIVER or CLA_E_UNSUPPORTED, plain memory takes its place; with another status the request fails. */
 typedef struct cla_host_hooks {
   void *arg;
-  /* nbytes of memory, 64-byte aligned; `backing` is the backend's own. is_pinned comes as true. */
+  /* nbytes of memory that nobody else has, 64-byte aligned; `backing` is the backend's own. is_pinned comes as true. */
   cla_status (*allocate)(void *arg, size_t nbytes, void **memory, void **backing, bool *is_pinned);
   void (*free)(void *arg, void *memory, void *backing, size_t nbytes);
-  cla_status (*record)(void *arg, cla_stream *, uint64_t *ticket); /* a ticket for what has been submitted; ascends */
-  bool (*query)(void *arg, cla_stream *, uint64_t ticket);         /* is it done; a failure counts as not yet */
+  /* A ticket for what has been submitted; tickets of a stream ascend. 0: there is nothing to wait for. */
+  cla_status (*record)(void *arg, cla_stream *, uint64_t *ticket);
+  bool (*query)(void *arg, cla_stream *, uint64_t ticket); /* is it done; a failure counts as not yet */
 } cla_host_hooks;
 
 typedef enum cla_host_kind {
@@ -231,7 +331,7 @@ typedef struct cla_host_options {
   cla_host_kind kind;
   size_t power_of_two_up_to; /* sizes are rounded to powers of two up to here, default 1 MiB ... */
   size_t steps_up_to; /* ... to steps that waste at most 1/8 up to here, default 256 MiB; above to pages of 4 KiB */
-  size_t max_cached;  /* bytes kept free; default a quarter of the machine's memory */
+  size_t max_cached;  /* most bytes kept free, those of threads included; default a quarter of the machine's memory */
   size_t max_block;   /* a larger block is not kept; default: max_cached */
   bool background;    /* a thread completes pending blocks; default false */
   const cla_host_hooks *hooks; /* NULL: `kind` decides; copied */
@@ -241,7 +341,7 @@ CLA_API cla_host_options cla_host_defaults(void);
 CLA_API cla_status cla_host_create(cla_device *, const cla_host_options *, cla_host **out); /* NULL: the defaults */
 CLA_API cla_status cla_device_host(cla_device *, cla_host **out); /* the default cache, made on first use; borrowed */
 /* Closes the cache: what is free goes back now, what is pending when its streams are done, live allocations when they are
- * freed. */
+ * freed, by whatever thread. Does nothing to a device's own, which goes with its device. */
 CLA_API void cla_host_close(cla_host *);
 
 /* `context` is for free and record; it is never an address and is recognised for ever. Zero bytes: a valid allocation. When
@@ -461,10 +561,51 @@ typedef struct cla_block_info {
   cla_block_state state;
   uint64_t stream;     /* the owner's id; 0: nobody's */
   size_t segment_size; /* bytes */
+  void *segment_address;
 } cla_block_info;
 /* Calls the visitor for every block, segment by segment in address order, on a copy taken at one moment. A
  * visitor that returns false ends the walk. */
 CLA_API cla_status cla_pool_snapshot(cla_pool *, bool (*visit)(const cla_block_info *, void *arg), void *arg);
+
+/* What happens to a pool's blocks and segments, recorded in a ring of the newest events. The names are those of
+ * PyTorch's memory snapshots. */
+typedef enum cla_trace_action {
+  CLA_TRACE_ALLOC,          /* a block was handed out */
+  CLA_TRACE_FREE_REQUESTED, /* it was freed, and is held: other streams use it, or it is mapped */
+  CLA_TRACE_FREE_COMPLETED, /* what was held is free */
+  CLA_TRACE_FREE,           /* both at once */
+  CLA_TRACE_SEGMENT_ALLOC,  /* from the driver */
+  CLA_TRACE_SEGMENT_FREE,   /* back to it */
+  CLA_TRACE_OOM             /* an allocation failed */
+} cla_trace_action;
+typedef struct cla_trace_event {
+  uint64_t time_ns;    /* since the recording began */
+  uint64_t address;    /* the segment's address + the block's offset in it, so that blocks tile their segments: it tells
+                          blocks apart, but is not the allocation's address where gaps are set aside (see cla_alloc);
+                          of CLA_TRACE_OOM: the bytes that were left below the limit */
+  uint64_t size;       /* bytes requested; of a segment: all of it */
+  uint64_t block_size; /* bytes that the block takes up; 0 where the event is about no block */
+  uint64_t stream;     /* id of the stream; 0: nobody's */
+  uint32_t thread;     /* the operating system's number of the thread */
+  cla_trace_action action;
+} cla_trace_event;
+
+/* Starts recording, whatever was recorded before: room for at least `nevents` (0: 2^20), 48 bytes each. */
+CLA_API cla_status cla_pool_trace_start(cla_pool *, size_t nevents);
+CLA_API cla_status cla_pool_trace_stop(cla_pool *); /* what is recorded can be read until the next start */
+
+/* Events, and the blocks that were there after the last of them, at one moment. The caller gives both arrays and their room;
+ * the counts are how many there are, of which as many are written as there is room for. */
+typedef struct cla_trace {
+  cla_trace_event *events; /* oldest first */
+  size_t events_room, nevents;
+  cla_block_info *blocks; /* as cla_pool_snapshot gives them */
+  size_t blocks_room, nblocks;
+  uint64_t nlost;    /* events that the ring has no room for any more */
+  uint64_t start_us; /* of the wall clock since 1970, when the recording began */
+  bool is_recording;
+} cla_trace;
+CLA_API cla_status cla_pool_trace_read(cla_pool *, cla_trace *); /* CLA_E_INVALID: nothing was ever recorded */
 
 /* The last failure on this thread, or "" when there was none. */
 CLA_API const char *cla_last_error(void);

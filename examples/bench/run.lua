@@ -1,7 +1,7 @@
 -- All benchmarks, one line a figure:  bench NAME ours=VALUE unit peer=NAME:VALUE ratio=R
 --
 --   make bench                        all of them
---   make bench ARGS="pair replay"     those whose group is named: pair, host, lua, replay, heap, tensor
+--   make bench ARGS="pair replay"     those whose group is named: they stand in ORDER below
 --
 -- Everything is measured side by side in this run; medians of several runs. The replays need the recordings of
 -- ../shared/traces (or of the folder in $CLALLOC_TRACES); without them they are left out, and say so.
@@ -58,6 +58,9 @@ function groups.lua()
   line("kernel.launch.lua", launch, "ns", "alloc+close", pair_ns(sim))
 end
 
+--- What it costs a pool to record its events.
+function groups.trace() io.write(output_of(build .. "/bench/trace")) end
+
 local SNAPSHOTS = {
   "lm_128_train", "lm_512_train", "lm_1024_train", "lm_512_infer", "lm_step_b", "lm_step_c", "lm_forward_fp32",
 }
@@ -110,10 +113,13 @@ function groups.heap() io.write(output_of(build .. "/bench/heap")) end
 --- Tensors: see tensor.lua.
 function groups.tensor() dofile("examples/bench/tensor.lua").run() end
 
-local chosen = #arg > 0 and arg or {"pair", "host", "lua", "replay", "heap", "tensor"}
-for _, name in ipairs(chosen) do
+--- Policies: see policy.lua.
+function groups.policy() dofile("examples/bench/policy.lua").run(traces) end
+
+local ORDER = {"pair", "host", "lua", "replay", "policy", "trace", "heap", "tensor"}
+for _, name in ipairs(#arg > 0 and arg or ORDER) do
   if not groups[name] then
-    io.stderr:write(("no group '%s'; there are pair, host, lua, replay, heap, tensor\n"):format(name))
+    io.stderr:write(("no group '%s'; there are %s\n"):format(name, table.concat(ORDER, ", ")))
     os.exit(2)
   end
   groups[name]()

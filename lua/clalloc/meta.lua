@@ -248,7 +248,7 @@ function device:close() end
 
 ---Options of `dev:pool`.
 ---@class clalloc.pool_options
----@field policy? clalloc.policy_table|"caching"|"direct"
+---@field policy? clalloc.policy_table|string a policy, or the name of one in `cl.policy`
 ---@field limit? integer most bytes reserved; otherwise 7/8 of the device's memory
 ---@field svm? boolean shared virtual memory: addresses are valid on the host
 ---@field commit? boolean false: leave backing of new segments to the driver's first use
@@ -268,6 +268,7 @@ function device:close() end
 ---@field lazy? boolean memory counts at its first use, not when the buffer is made
 ---@field manual? boolean commands complete when `dev:complete` says so, not at once
 ---@field accepts_oversize? boolean the driver makes buffers larger than it can back
+---@field ordered_subs? boolean sub-buffers that overlap must be released newest first, as for NVIDIA's driver
 
 -- ---- Pools ---------------------------------------------------------------------------------------------------
 
@@ -311,6 +312,20 @@ function pool:snapshot() end
 ---@param rows? integer segments at most, the largest; 16
 ---@return string
 function pool:draw(width, rows) end
+
+---Records what happens to blocks and segments in a ring of the newest events: `pool:trace(true)` starts it (anew),
+---`pool:trace(false)` stops it, `pool:trace()` gives what there is, while it goes on too. Addresses are such that
+---blocks tile their segments; they are not those of buffers. `lost` of the trace counts events there was no room for.
+---@param on? boolean
+---@param options? clalloc.pool_trace_options
+---@return clalloc.trace|boolean|nil trace
+---@return string? message
+---@return integer? code
+function pool:trace(on, options) end
+
+---Options of `pool:trace(true)`.
+---@class clalloc.pool_trace_options
+---@field events? integer room for so many; 1048576 if left out, 48 bytes each
 
 ---Recounts everything; raises where the books disagree.
 ---@return boolean
@@ -791,6 +806,13 @@ function program:close() end
 ---@overload fun(launch: clalloc.launch): clalloc.event?, string?, string?
 local kernel = {}
 
+---The same as calling it, but makes no event, which takes less time: `prog.saxpy:launch{2.0, x, y, size = n}`.
+---@param launch clalloc.launch
+---@return true?
+---@return string? message
+---@return string? code
+function kernel:launch(launch) end
+
 ---Lets go of the kernel; the program makes it again when asked.
 function kernel:close() end
 
@@ -959,6 +981,10 @@ local localmem = {}
 -- ---- Policies ------------------------------------------------------------------------------------------------
 
 ---Policies: how a pool cuts, keeps and gets its memory.
+---
+---A policy is a table of decisions, each a constant, a name or a function; what is left out is as in `caching`.
+---`limit`, `track`, `log`, `fail_after`, `fail_if`, `statistics` and `on_oom` take a policy, a table or a name, and
+---give a policy around it; they are methods of policies, too: `cl.policy.torch():limit(n):track()`.
 ---@class clalloc.policy
 cl.policy = {}
 
@@ -972,9 +998,87 @@ function cl.policy.caching(parameters) end
 ---@return clalloc.policy_table
 function cl.policy.direct(parameters) end
 
----The parameters of a policy, in bytes unless said otherwise.
+---The rules of PyTorch's caching allocator: two pools, segments of 2 and of 20 MiB.
+---@param parameters? clalloc.policy_table those that differ
+---@return clalloc.policy_table
+function cl.policy.torch(parameters) end
+
+---A pool that grows by doubling, as RAPIDS' does, and never shrinks.
+---@param parameters? table those that differ, and `initial`: bytes of the first segment, 256 MiB
+---@return clalloc.policy_table
+function cl.policy.rmm(parameters) end
+
+---Sixteen sizes a power of two; freed blocks stay whole for their size, as in PyOpenCL's pool.
+---@param parameters? clalloc.policy_table those that differ
+---@return clalloc.policy_table
+function cl.policy.bins(parameters) end
+
+---Addresses only ascend; all is free again when nothing of the stream is live any more.
+---@param parameters? table those that differ, and `chunk`: bytes of a segment, 64 MiB
+---@return clalloc.policy_table
+function cl.policy.arena(parameters) end
+
+---Blocks are powers of two, at multiples of their size.
+---@param parameters? table those that differ, and `chunk`: bytes of a segment, 64 MiB
+---@return clalloc.policy_table
+function cl.policy.buddy(parameters) end
+
+---A policy from a table of decisions: checks its fields, and gives it the methods.
+---@param decisions clalloc.policy_table
+---@return clalloc.policy_table
+function cl.policy.new(decisions) end
+
+---The policy, but no more than so many bytes live at once.
+---@param policy clalloc.policy_table|string
+---@param nbytes integer
+---@return clalloc.policy_table
+function cl.policy.limit(policy, nbytes) end
+
+---The policy, and who holds what: `p:leaks()` lists live allocations with a traceback, `p:report()` sums them up.
+---@param policy clalloc.policy_table|string
+---@return clalloc.policy_table
+function cl.policy.track(policy) end
+
+---The policy, and a log of what happens in the form that RMM writes and replays.
+---@param policy clalloc.policy_table|string
+---@param path string
+---@return clalloc.policy_table? policy `p:flush()` writes what is still in memory
+---@return string? message
+---@return integer? code
+function cl.policy.log(policy, path) end
+
+---The policy, but allocations after the first n fail, as if memory had run out.
+---@param policy clalloc.policy_table|string
+---@param n integer
+---@return clalloc.policy_table
+function cl.policy.fail_after(policy, n) end
+
+---The policy, but allocations fail for whose request the function returns true.
+---@param policy clalloc.policy_table|string
+---@param fn fun(request: clalloc.policy_request): boolean?
+---@return clalloc.policy_table
+function cl.policy.fail_if(policy, fn) end
+
+---The policy, and counters that nest: `p:counters()`, `p:push()`, `p:pop()`.
+---
+---Each returns `bytes` and `allocations`, both with `value`, `peak` and `total` since the last push; `pop` adds them to
+---those below.
+---@param policy clalloc.policy_table|string
+---@return clalloc.policy_table
+function cl.policy.statistics(policy) end
+
+---The policy, and a function that is asked when memory has run out: true is another try.
+---@param policy clalloc.policy_table|string
+---@param fn fun(request: clalloc.policy_request, times: integer): boolean?
+---@return clalloc.policy_table
+function cl.policy.on_oom(policy, fn) end
+
+---The decisions and parameters of a policy, in bytes unless said otherwise.
+---
+---A function runs without locks, in protected mode, on the thread of the Lua state that made the pool, and must not
+---allocate from that pool. nil is the default's answer; an error or a senseless answer fails the allocation.
 ---@class clalloc.policy_table
----@field name? "caching"|"direct"
+---@field name? string `direct` stands for that policy's parameters, anything else for caching's
 ---@field align? integer block sizes and offsets are multiples of it
 ---@field grain? integer segments are multiples of it
 ---@field growth_min? integer a new segment is half of what is reserved, but at least this
@@ -982,6 +1086,52 @@ function cl.policy.direct(parameters) end
 ---@field growth_share? integer or one part in so many of what is reserved, when that is more
 ---@field growth_cap? integer up to this
 ---@field max_split? integer larger blocks are neither split nor given to smaller requests; 0: no limit
+---@field exclusive? boolean the last tenth of the limit is one segment: the device is for this program
+---@field round? integer|"align"|"power_of_two"|fun(nbytes: integer): integer? the size of a block; asked once a size
+---@field fit? "best"|"exact"|fun(request: clalloc.policy_request, candidates: clalloc.policy_block[]): any, any, any
+---@field split? boolean|integer|fun(request: clalloc.policy_request, block: clalloc.policy_block): integer?
+---@field grow? integer|"share"|"request"|fun(request: clalloc.policy_request, default: integer, refused?: integer): any
+---@field keep? boolean|"peak"|fun(segment: clalloc.policy_request): boolean? false: a free segment goes back
+---@field oom? false|fun(request: clalloc.policy_request, times: integer): boolean? true: another try
+---@field admit? fun(request: clalloc.policy_request): boolean?, string?, string? false, message, code: it fails
+---@field note? fun(event: clalloc.policy_event) is told of every allocation, free and failure
+
+---What a decision is about; valid during the call.
+---@class clalloc.policy_request
+---@field nbytes integer asked for
+---@field size integer rounded; of the segment in `keep`
+---@field segment integer number of the segment, in `keep`
+---@field stream integer id
+---@field pool clalloc.pool
+---@field active integer bytes of live blocks
+---@field requested integer bytes asked for by them
+---@field cached integer free bytes
+---@field held integer bytes that wait for streams
+---@field reserved integer
+---@field peak_reserved integer
+---@field limit integer
+---@field alike integer live allocations of about this size
+
+---A free block, as `fit` and `split` see it.
+---@class clalloc.policy_block
+---@field segment integer number, ascending in the order they were made
+---@field segment_size integer
+---@field offset integer in the segment
+---@field size integer
+---@field whole boolean the segment has no other block
+---@field stream integer id of the owner; 0: nobody's
+---@field age integer commands given to the owner since it was freed
+
+---What `note` is told.
+---@class clalloc.policy_event
+---@field what "alloc"|"free"|"fail"
+---@field address integer
+---@field nbytes integer
+---@field size integer
+---@field segment integer
+---@field offset integer
+---@field stream integer
+---@field pool clalloc.pool
 
 -- ---- Traces --------------------------------------------------------------------------------------------------
 
@@ -989,11 +1139,16 @@ function cl.policy.direct(parameters) end
 ---@class clalloc.traces
 cl.trace = {}
 
----Reads a trace: PyTorch snapshots as CSV, RMM logs, lifetime tables; found out from the content.
+---Reads a trace: PyTorch snapshots, pickled or as CSV, RMM logs, lifetimes, timelines; found out from the content.
 ---@param path string NAME.initial.csv is read along
 ---@param options? clalloc.trace_options
 ---@return clalloc.trace
 function cl.trace.load(path, options) end
+
+---A trace of a recording that is there already, as columns.
+---@param recording clalloc.recording
+---@return clalloc.trace
+function cl.trace.new(recording) end
 
 ---A recorder: tell it what is allocated and freed, and `finish` gives the trace.
 ---@return clalloc.recorder
@@ -1008,6 +1163,26 @@ function cl.trace.human(nbytes) end
 ---@class clalloc.trace_options
 ---@field initial? string|false the file of what was live at the start, or false for none
 ---@field name? string
+---@field device? integer whose allocations to take, from 0, where a snapshot has those of several devices
+
+---A recording: what happened to an allocator's blocks and segments, as lists of one length.
+---@class clalloc.recording
+---@field events clalloc.event_columns
+---@field before? table what existed before: `segments` and `blocks`; else found out from the end
+---@field segments? table[] what is there after the last event; each with its `blocks`
+---@field name? string
+---@field device? integer number of the device, 0 if left out
+---@field addressed? boolean of a trace's recording: false where `address` holds numbers that only tell blocks apart
+
+---Columns of events, one event at each index.
+---@class clalloc.event_columns
+---@field action string[] `alloc`, `free`, `free_requested`, `free_completed`, `segment_alloc`, `oom`, ...
+---@field address integer[]
+---@field size integer[] requested bytes
+---@field stream? integer[] 0 is the default one
+---@field time_us? integer[] microseconds
+---@field thread? integer[]
+---@field block? integer[] bytes that the block takes up
 
 ---A trace: allocations and frees in program order.
 ---@class clalloc.trace
@@ -1020,10 +1195,12 @@ function cl.trace.human(nbytes) end
 ---@field initial integer operations at the start that make what was live before
 ---@field peak_live integer the most bytes live at once
 ---@field failures integer allocations that failed in the recording
+---@field lost integer of a pool's recording: events older than those there was room for
 ---@field scale integer what sizes were divided by
 ---@field op integer[] slot: allocates into it; -slot: frees it
 ---@field size integer[] bytes
 ---@field stream integer[]
+---@field recording clalloc.recording what the trace was made of
 local trace = {}
 
 ---The same trace with every size divided, rounded up.
@@ -1031,12 +1208,14 @@ local trace = {}
 ---@return clalloc.trace
 function trace:scaled(n) end
 
----Writes the trace as CSV, which `load` reads back.
+---Writes the trace: as CSV, which `load` reads back, or for another tool.
 ---@param path string
+---@param format? "csv"|"pickle"|"chrome"|"rmm"|"pytorch_snapshot" else by the suffix of path
+---@param options? table `streams = false`: in an RMM log every stream is the default one
 ---@return boolean? done
 ---@return string? message
 ---@return integer? code
-function trace:save(path) end
+function trace:save(path, format, options) end
 
 ---A recorder of allocations.
 ---@class clalloc.recorder
@@ -1060,7 +1239,7 @@ function recorder:finish(name) end
 ---Options of `cl.replay`.
 ---@class clalloc.replay_options
 ---@field device? clalloc.device simulated or real; otherwise the default one
----@field policy? clalloc.policy_table|"caching"|"direct"
+---@field policy? clalloc.policy_table|string a policy, or the name of one in `cl.policy`
 ---@field limit? integer of the pool
 ---@field pool? clalloc.pool in place of a new one
 ---@field touch? boolean fill every allocation; otherwise on real devices only

@@ -65,9 +65,10 @@ static void *keeper(void *arg) {
   return NULL;
 }
 
-static void run(bool background) {
+static void run(bool background, cla_host_kind kind) {
   cla_host_options options = cla_host_defaults();
   options.background = background;
+  options.kind = kind;
   CHECK(cla_host_create(device, &options, &cache) == CLA_OK);
   atomic_store(&finished, false);
   pthread_t threads[THREADS], other;
@@ -88,8 +89,10 @@ static void run(bool background) {
 int main(void) {
   const cla_simulation sim = {.capacity = (uint64_t)1 << 30};
   CHECK(cla_simulate(&sim, &device) == CLA_OK);
-  run(false);
-  run(true);
+  run(false, CLA_HOST_MAPPED);
+  run(true, CLA_HOST_MAPPED);
+  run(false, CLA_HOST_PLAIN);
+  run(true, CLA_HOST_REGISTERED);
   cla_device_release(device);
   CHECK(cla_debug_live(NULL) == 0);
   return check_done("threads_host");

@@ -205,6 +205,7 @@ typedef struct cla_sim_config {
   bool manual;           /* commands run when cla__sim_complete or a wait asks; else at once */
   bool accepts_oversize; /* the driver does not check max_alloc itself (OpenCL-Docs#584) */
   uint64_t refuse_above; /* creation fails from this size on, below max_alloc (pocl#1720); 0: none */
+  bool ordered_subs;     /* sub-buffers that overlap can be released newest first only: NVIDIA's driver crashes else */
 } cla_sim_config;
 
 /* Makes a device; it appears on no platform. NULL: no host memory. Destroying it ends the handle;

@@ -105,6 +105,8 @@ struct _cl_mem {
   bool is_backed;  /* counted in the device's used; never in a sub-buffer */
   uint64_t serial; /* tells it from a later buffer at the same address */
   sim_map *maps;
+  cl_mem subs;         /* of a buffer whose device has ordered_subs: the sub-buffers not yet released, newest first */
+  cl_mem newer, older; /* among them */
 };
 
 /* `waiter` waits for `needed`: on both their lists; holds `needed` until `waiter` ends. */

@@ -400,6 +400,26 @@ done:
   return sim_made(m, status, err);
 }
 
+/* Sub-buffers of a device that wants them released in order; nothing here retains one twice. */
+static void list_sub(cl_mem parent, cl_mem m) {
+  m->newer = NULL;
+  m->older = parent->subs;
+  if (parent->subs != NULL) parent->subs->newer = m;
+  parent->subs = m;
+}
+
+static void unlist_sub(cl_mem m) {
+  if (m->newer != NULL) m->newer->older = m->older;
+  else m->parent->subs = m->older;
+  if (m->older != NULL) m->older->newer = m->newer;
+}
+
+static bool is_under_newer(const struct _cl_mem *m) {
+  for (const struct _cl_mem *n = m->newer; n != NULL; n = n->newer)
+    if (n->offset < m->offset + m->nbytes && m->offset < n->offset + n->nbytes) return true;
+  return false;
+}
+
 static cl_int check_region(cl_mem parent, cl_mem_flags flags, cl_buffer_create_type type,
                            const cl_buffer_region *region) {
   if (!sim_is(parent, SIM_BUFFER) || parent->parent != NULL) return CL_INVALID_MEM_OBJECT;
@@ -430,12 +450,23 @@ cl_mem cla__sim_create_sub_buffer(cl_mem parent, cl_mem_flags flags, cl_buffer_c
     m->host = parent->host != NULL ? parent->host + region->origin : NULL;
     m->serial = ++dev->serial;
     sim_hold(parent);
+    if (dev->config.ordered_subs) list_sub(parent, m);
   }
   cla__sim_leave(dev);
   return sim_made(m, m != NULL ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, err);
 }
 
-cl_int cla__sim_release_mem(cl_mem m) { return cla__sim_release(m, SIM_BUFFER, CL_INVALID_MEM_OBJECT); }
+cl_int cla__sim_release_mem(cl_mem m) {
+  if (sim_is(m, SIM_BUFFER) && m->parent != NULL && m->o.device->config.ordered_subs) {
+    cl_device_id dev = m->o.device;
+    sim_enter(dev);
+    const bool is_under = is_under_newer(m);
+    if (!is_under) unlist_sub(m);
+    cla__sim_leave(dev);
+    if (is_under) return CL_INVALID_OPERATION;
+  }
+  return cla__sim_release(m, SIM_BUFFER, CL_INVALID_MEM_OBJECT);
+}
 
 /* CL_DEVICE_SVM_CAPABILITIES is 0, and this is the answer that goes with it. */
 void *cla__sim_svm_alloc(cl_context c, cl_svm_mem_flags flags, size_t size, cl_uint align_bytes) {

@@ -1,8 +1,10 @@
 /* The thread that completes pending blocks when an option asks for it: they are ready before anybody misses them.
  *
  * It sleeps until a block becomes pending, then looks every 100 µs as long as any is. It is joined before anything it reads
- * goes away (pytorch#154117), never touches Lua, and does not exist in a forked child, where every call says so. */
-#include <errno.h>
+ * goes away (pytorch#154117); where a hook that it runs closes the cache it cannot be, and ends by itself, as one of the
+ * cache's holders. It never touches Lua, no signal is delivered to it, so no handler that does either, and it does not exist
+ * in a forked child, where every call says so. */
+#include <signal.h>
 #include <time.h>
 
 #include "host/host.h"
@@ -18,10 +20,10 @@ static bool has_pending(cla_host *c) {
 
 static void sleep_a_moment(cla_host *c) {
   struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
+  clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_nsec += LOOK_EVERY_NS;
   if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-  pthread_cond_timedwait(&c->sleep, &c->sleep_lock, &until);
+  pthread_cond_timedwait(&c->sleep, &c->sleep_lock, &until); /* the condition's clock: host_new */
 }
 
 static void *run(void *arg) {
@@ -38,12 +40,24 @@ static void *run(void *arg) {
     c->is_woken = false;
   }
   pthread_mutex_unlock(&c->sleep_lock);
+  cla__host_unref(c);
   return NULL;
+}
+
+static bool start(cla_host *c) {
+  sigset_t all, before;
+  sigfillset(&all);
+  if (pthread_sigmask(SIG_SETMASK, &all, &before)) return false;
+  atomic_fetch_add(&c->refs, 1);
+  bool runs = pthread_create(&c->thread, NULL, run, c) == 0;
+  if (!runs) atomic_fetch_sub(&c->refs, 1);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return runs;
 }
 
 void cla__background_wake(cla_host *c) {
   pthread_mutex_lock(&c->sleep_lock);
-  if (!c->has_thread && !c->must_stop) c->has_thread = pthread_create(&c->thread, NULL, run, c) == 0;
+  if (!c->has_thread && !c->must_stop) c->has_thread = start(c);
   c->is_woken = true;
   pthread_cond_signal(&c->sleep);
   pthread_mutex_unlock(&c->sleep_lock);
@@ -56,5 +70,6 @@ void cla__background_stop(cla_host *c) {
   c->has_thread = false;
   pthread_cond_signal(&c->sleep);
   pthread_mutex_unlock(&c->sleep_lock);
-  if (joins) pthread_join(c->thread, NULL);
+  if (joins && pthread_equal(c->thread, pthread_self())) pthread_detach(c->thread);
+  else if (joins) pthread_join(c->thread, NULL);
 }

@@ -7,7 +7,7 @@
 
 #include "host/host.h"
 
-enum { CHUNK = 1024, CHUNKS = 1 << 14, INDEX_BITS = 24 };
+enum { CHUNK = 1024, CHUNKS = 1 << 14, INDEX_BITS = 63 - CLA_HOST_GENERATION_BITS };
 
 static cla_lock spare_lock;
 static cla_host_block *spares;
@@ -41,20 +41,22 @@ cla_host_block *cla__host_block_new(void) {
   return b;
 }
 
+/* One whose generations are used up is not used again: its contexts would be those of long ago. */
 void cla__host_block_drop(cla_host_block *b) {
-  atomic_store(&b->state, CLA_HOST_UNUSED);
+  cla__host_set_state(b, CLA_HOST_UNUSED);
+  if (cla__host_is_worn(atomic_load(&b->life))) return;
   cla__lock(&spare_lock);
   b->after = spares;
   spares = b;
   cla__unlock(&spare_lock);
 }
 
-void *cla__host_context(const cla_host_block *b) {
-  uint64_t generation = atomic_load_explicit(&b->generation, memory_order_relaxed);
+void *cla__host_context(const cla_host_block *b, uint64_t life) {
+  uint64_t generation = cla__host_generation(life);
   return (void *)(uintptr_t)((generation << INDEX_BITS | b->index) << 1 | 1); /* NOLINT: a number */
 }
 
-cla_host_block *cla__host_block_of(const void *context, bool *was_issued) {
+cla_host_block *cla__host_block_of(const void *context, uint64_t *life, bool *was_issued) {
   uint64_t number = (uintptr_t)context;
   *was_issued = false;
   if (!(number & 1)) return NULL;
@@ -63,8 +65,8 @@ cla_host_block *cla__host_block_of(const void *context, bool *was_issued) {
   cla_host_block *chunk = atomic_load_explicit(&chunks[index / CHUNK], memory_order_acquire);
   if (!chunk) return NULL;
   cla_host_block *b = &chunk[index % CHUNK];
-  const uint64_t mask = ((uint64_t)1 << (63 - INDEX_BITS)) - 1;
-  uint64_t generation = atomic_load_explicit(&b->generation, memory_order_acquire), theirs = number >> INDEX_BITS;
-  *was_issued = theirs <= (generation & mask) && theirs % 2 == 1;
-  return theirs == (generation & mask) && theirs % 2 == 1 ? b : NULL;
+  *life = atomic_load_explicit(&b->life, memory_order_acquire);
+  uint64_t generation = cla__host_generation(*life), theirs = number >> INDEX_BITS;
+  *was_issued = theirs <= generation && theirs % 2 == 1;
+  return *was_issued && theirs == generation ? b : NULL;
 }

@@ -117,7 +117,7 @@ static void plain_free(void *arg, void *memory, void *backing, size_t nbytes) {
   free(memory);
 }
 
-static cla_status ticket_of(void *arg, cla_stream *s, uint64_t *ticket) {
+cla_status cla__host_ticket(void *arg, cla_stream *s, uint64_t *ticket) {
   (void)arg;
   *ticket = cla__stream_submitted(s);
   cla__stream_want(s, *ticket);
@@ -130,7 +130,7 @@ static bool ticket_is_done(void *arg, cla_stream *s, uint64_t ticket) {
 }
 
 cla_host_hooks cla__host_hooks_for(cla_device *d, cla_host_kind kind) {
-  cla_host_hooks hooks = {.arg = d, .record = ticket_of, .query = ticket_is_done};
+  cla_host_hooks hooks = {.arg = d, .record = cla__host_ticket, .query = ticket_is_done};
   switch (kind) {
   case CLA_HOST_MAPPED: hooks.allocate = mapped_allocate, hooks.free = mapped_free; break;
   case CLA_HOST_REGISTERED: hooks.allocate = registered_allocate, hooks.free = registered_free; break;

@@ -29,15 +29,29 @@ static void raise(uint64_t *peak, uint64_t now) {
 
 static unsigned histogram(size_t size) { return 63u - (unsigned)__builtin_clzll(size); }
 
-/* Memory for a block: pinned, or plain when that fails. */
-static cla_status fetch(cla_host *c, size_t size, cla_host_block *b, bool *failed_pin) {
+/* Whether memory that a hook gave is somebody's already, or reaches past the end of all addresses. */
+static bool is_taken(const char *memory, size_t size) {
+  return (uintptr_t)memory > UINTPTR_MAX - size || cla__map_find(memory) || cla__map_find(memory + size - 1);
+}
+
+static cla_status ask_for_memory(cla_host *c, size_t size, cla_host_block *b, uint64_t *took) {
   b->memory = b->backing = NULL;
   b->is_pinned = true;
+  cla__note("the hook 'allocate' failed for %zu bytes", size); /* unless it says more */
+  uint64_t start = now_us();
   cla_status status = c->hooks.allocate(c->hooks.arg, size, &b->memory, &b->backing, &b->is_pinned);
+  *took = now_us() - start;
+  if (status || !b->memory || !is_taken(b->memory, size)) return status;
+  return cla__error(CLA_E_INVALID, "the hook 'allocate' gave memory that is in use: %zu bytes at %p", size, b->memory);
+}
+
+/* Memory for a block: pinned, or plain when that fails. */
+static cla_status fetch(cla_host *c, size_t size, cla_host_block *b, bool *failed_pin, uint64_t *took) {
+  cla_status status = ask_for_memory(c, size, b, took);
   size_t given_back = 0;
   if (status == CLA_E_NOMEM && !cla_host_trim(c, &given_back) &&
       given_back) /* pinned memory is cached in other sizes */
-    status = c->hooks.allocate(c->hooks.arg, size, &b->memory, &b->backing, &b->is_pinned);
+    status = ask_for_memory(c, size, b, took);
   if (!status && b->memory) return CLA_OK;
   if (status && status != CLA_E_NOMEM && status != CLA_E_DRIVER && status != CLA_E_UNSUPPORTED) return status;
   *failed_pin = true;
@@ -51,23 +65,23 @@ static cla_status fetch(cla_host *c, size_t size, cla_host_block *b, bool *faile
 /* Makes a block active. Under the lock that `s` lies under, as the end of it is: so a check never meets a block between two
  * states. */
 static void activate(cla_host_share *s, cla_host_block *b, size_t nbytes, bool is_hit) {
-  b->requested = nbytes;
-  atomic_store_explicit(&b->state, CLA_HOST_ACTIVE, memory_order_relaxed);
-  atomic_fetch_add_explicit(&b->generation, 1, memory_order_release);
+  atomic_store_explicit(&b->requested, nbytes, memory_order_relaxed);
+  cla__host_set_state(b, CLA_HOST_ACTIVE);
+  atomic_fetch_add_explicit(&b->life, 2, memory_order_release);
   s->allocs++;
   s->hits += is_hit;
   s->active_blocks++;
   s->active_bytes += (int64_t)b->size;
-  s->requested_bytes += (int64_t)b->requested;
+  s->requested_bytes += (int64_t)nbytes;
 }
 
-/* Of two threads that free the same context, one wins. */
-static bool deactivate(cla_host_share *s, cla_host_block *b, uint64_t generation) {
-  if (!atomic_compare_exchange_strong(&b->generation, &generation, generation + 1)) return false;
+/* Of two threads that free the same context, one wins; and none where a record came in between. */
+static bool deactivate(cla_host_share *s, cla_host_block *b, uint64_t life) {
+  if (!atomic_compare_exchange_strong(&b->life, &life, (life | 1) + 1)) return false;
   s->frees++;
   s->active_blocks--;
   s->active_bytes -= (int64_t)b->size;
-  s->requested_bytes -= (int64_t)b->requested;
+  s->requested_bytes -= (int64_t)atomic_load_explicit(&b->requested, memory_order_relaxed);
   return true;
 }
 
@@ -84,12 +98,11 @@ static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block *
   cla_host_block *b = cla__host_block_new();
   if (!b) return cla__error(CLA_E_NOMEM, "no host memory for a pinned block");
   bool failed_pin = false;
+  uint64_t took = 0;
   b->is_fallback = false;
-  b->cache = c;
+  atomic_store(&b->cache, c);
   b->size = size;
-  uint64_t start = now_us();
-  cla_status status = fetch(c, size, b, &failed_pin);
-  uint64_t took = now_us() - start;
+  cla_status status = fetch(c, size, b, &failed_pin, &took);
   b->range.record = record_range;
   if (!status && (status = cla__map_insert(&b->range, b->memory, size)) != CLA_OK) {
     if (b->is_fallback) free(b->memory);
@@ -124,7 +137,7 @@ static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block *
 /* Takes a block that is in no list out of the books, and chains it by `after` for release_chain. Holds the lock. */
 static void leave(cla_host *c, cla_host_block *b, cla_host_block **chain) {
   cla_host_stats *t = &c->totals;
-  atomic_store(&b->state, CLA_HOST_LEAVING);
+  cla__host_set_state(b, CLA_HOST_LEAVING);
   t->driver_frees++;
   t->reserved_bytes -= b->size;
   t->reserved_blocks--;
@@ -157,9 +170,9 @@ void cla__host_release(cla_host *c, cla_host_block *chain) {
 
 /* ---- Bins ---- */
 
-void cla__host_bin_put(cla_host *c, cla_host_block *b) {
+static void bin_put(cla_host *c, cla_host_block *b) {
   cla_host_bin *bin = &c->bins[cla__host_class(b->size)];
-  atomic_store(&b->state, CLA_HOST_FREE);
+  cla__host_set_state(b, CLA_HOST_FREE);
   b->before = NULL;
   b->after = bin->first;
   if (bin->first) bin->first->before = b;
@@ -178,6 +191,7 @@ static void bin_remove(cla_host *c, cla_host_block *b) {
   bin->count--;
   c->share.cached_bytes -= (int64_t)b->size;
   c->share.cached_blocks--;
+  if (!atomic_load_explicit(&c->has_room, memory_order_relaxed)) cla__magazines_fit(c);
 }
 
 /* One of just the size, or the smallest that a bounded look in the class finds: a class holds several sizes. */
@@ -193,15 +207,13 @@ static cla_host_block *bin_take(cla_host *c, size_t size) {
   return best;
 }
 
-/* A block that has become free: kept, or chained to go back when a limit says so. Holds the lock. */
+/* A block that has become free: kept, or chained to go back when a limit says so, or when no context is left to give it out
+ * under. Holds the lock. */
 void cla__host_keep(cla_host *c, cla_host_block *b, cla_host_block **chain) {
-  const size_t most = c->options.max_cached, cached = (size_t)c->share.cached_bytes;
-  bool fits = b->size <= c->options.max_block && b->size <= most && cached <= most - b->size;
-  if (fits && !atomic_load(&c->is_closed)) {
-    cla__host_bin_put(c, b);
-    return;
-  }
-  leave(c, b, chain);
+  const size_t most = c->max_cached - c->nmagazines * CLA_MAGAZINE_BYTES, cached = (size_t)c->share.cached_bytes;
+  bool fits = b->size <= c->max_block && b->size <= most && cached <= most - b->size;
+  if (fits && !atomic_load(&c->is_closed) && !cla__host_is_worn(atomic_load(&b->life))) bin_put(c, b);
+  else leave(c, b, chain);
 }
 
 /* ---- Allocating ---- */
@@ -212,11 +224,11 @@ static bool is_small(size_t size) { return size <= CLA_MAGAZINE_LARGEST; }
 static cla_host_block *quick_alloc(cla_magazine *m, size_t size, size_t nbytes) {
   cla_host_block *b = NULL;
   unsigned class = cla__host_class(size);
+  if (!cla__magazine_count(m, class)) return NULL;
   cla__lock(&m->lock);
-  if (m->classes[class].count && m->classes[class].blocks[m->classes[class].count - 1]->size >= size) {
-    b = m->classes[class].blocks[--m->classes[class].count];
-    m->share.cached_bytes -= (int64_t)b->size;
-    m->share.cached_blocks--;
+  unsigned count = cla__magazine_count(m, class);
+  if (count && m->classes[class].blocks[count - 1]->size >= size) {
+    b = cla__magazine_pop(m, class);
     activate(&m->share, b, nbytes, true);
   }
   cla__unlock(&m->lock);
@@ -234,14 +246,22 @@ static cla_host_block *shared_alloc(cla_host *c, size_t size, size_t nbytes) {
   return b;
 }
 
+/* Without memory once more when what is cached in other sizes has gone back, and then when the streams of pending blocks are
+ * done, if those blocks may make the difference (pytorch#189504). */
 static cla_status grow(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
+  enum { FIRST, TRIMMED, WAITED, TRIES };
   cla_error_memo before;
   cla__error_keep(&before);
-  if (cla__host_process(c) && (*out = shared_alloc(c, size, nbytes)) != NULL) return CLA_OK;
-  cla_status status = make(c, size, nbytes, out);
-  if (status == CLA_E_NOMEM) { /* what is cached in other sizes goes back first */
-    cla_host_trim(c, NULL);
-    status = make(c, size, nbytes, out);
+  cla_status status = CLA_E_NOMEM;
+  for (int try = FIRST; status == CLA_E_NOMEM && try < TRIES; try++) {
+    if (try == WAITED && !cla__host_wait(c, size)) break;
+    bool may_hit = cla__host_process(c) || try == WAITED;
+    if (may_hit && (*out = shared_alloc(c, size, nbytes)) != NULL) {
+      status = CLA_OK;
+    } else {
+      if (try != FIRST) cla_host_trim(c, NULL);
+      status = make(c, size, nbytes, out);
+    }
   }
   if (!status) cla__error_restore(&before); /* a pin that failed and was made up for leaves a count, no message */
   return status;
@@ -278,7 +298,7 @@ cla_status cla_host_alloc(cla_host *c, size_t nbytes, void **memory, void **cont
   if (!b) b = shared_alloc(c, size, nbytes);
   if (!b && (status = slow_alloc(c, size, nbytes, &b)) != CLA_OK) return status;
   *memory = b->memory;
-  *context = cla__host_context(b);
+  *context = cla__host_context(b, atomic_load_explicit(&b->life, memory_order_relaxed));
   return CLA_OK;
 }
 
@@ -289,35 +309,41 @@ static cla_status unknown(bool was_issued) {
                     : cla__error(CLA_E_FOREIGN, "this context was not issued by this library");
 }
 
-/* Into the thread's magazine; false when it is full. `freed`: this call ended the allocation. */
-static bool quick_free(cla_host *c, cla_magazine *m, cla_host_block *b, uint64_t generation, bool *freed) {
+/* Into the thread's magazine, if it fits and no stream is recorded. */
+static bool quick_free(cla_host *c, cla_magazine *m, cla_host_block *b, uint64_t life) {
   unsigned class = cla__host_class(b->size);
+  bool freed = false;
   cla__lock(&m->lock);
-  bool fits =
-      atomic_load_explicit(&m->cache, memory_order_relaxed) == c && m->classes[class].count < CLA_MAGAZINE_BLOCKS;
-  *freed = fits && deactivate(&m->share, b, generation);
-  if (*freed) {
-    atomic_store_explicit(&b->state, CLA_HOST_FREE, memory_order_relaxed);
-    m->classes[class].blocks[m->classes[class].count++] = b;
-    m->share.cached_bytes += (int64_t)b->size;
-    m->share.cached_blocks++;
+  if (atomic_load_explicit(&m->cache, memory_order_relaxed) == c &&
+      cla__magazine_count(m, class) < CLA_MAGAZINE_BLOCKS &&
+      m->share.cached_bytes + (int64_t)b->size <= CLA_MAGAZINE_BYTES && b->size <= c->max_block)
+    freed = deactivate(&m->share, b, life);
+  if (freed) {
+    cla__host_set_state(b, CLA_HOST_FREE);
+    cla__magazine_push(m, class, b);
   }
   cla__unlock(&m->lock);
-  return fits;
+  return freed;
 }
 
-static bool shared_free(cla_host *c, cla_host_block *b, uint64_t generation) {
+/* `life` may be that of before a record. */
+static bool shared_free(cla_host *c, cla_host_block *b, uint64_t life) {
   cla_host_block *chain = NULL;
   cla__lock(&c->lock);
-  bool freed = deactivate(&c->share, b, generation), waits = freed && b->nuses;
-  if (waits) {
+  uint64_t now = atomic_load(&b->life);
+  bool freed = cla__host_generation(now) == cla__host_generation(life) && deactivate(&c->share, b, now);
+  bool wakes = false;
+  if (freed && b->nuses) {
     cla__host_pend(c, b, &chain);
+    wakes = c->options.background && !atomic_load(&c->is_closed);
+    if (wakes) atomic_fetch_add(&c->refs, 1); /* the block may be gone before we are done, and the cache with it */
   } else if (freed) {
     cla__host_keep(c, b, &chain);
   }
   cla__unlock(&c->lock);
-  if (waits && c->options.background && !atomic_load(&c->is_closed)) cla__background_wake(c);
+  if (wakes) cla__background_wake(c);
   cla__host_release(c, chain); /* may be the last of a closed cache */
+  if (wakes) cla__host_unref(c);
   return freed;
 }
 
@@ -325,23 +351,22 @@ cla_status cla_host_free(void *context) {
   cla_status status = cla__alive();
   if (status) return status;
   bool was_issued;
-  cla_host_block *b = cla__host_block_of(context, &was_issued);
+  uint64_t life = 0;
+  cla_host_block *b = cla__host_block_of(context, &life, &was_issued);
   if (!b) return unknown(was_issued);
-  uint64_t generation = atomic_load_explicit(&b->generation, memory_order_relaxed);
-  if (cla__host_context(b) != context) return unknown(true);
-  cla_host *c = b->cache;
-  bool keeps = !b->nuses && is_small(b->size) && c->options.max_cached >= CLA_MAGAZINE_LARGEST &&
-               c->options.max_block >= b->size && !atomic_load_explicit(&c->is_closed, memory_order_relaxed);
-  cla_magazine *m = keeps ? cla__magazine_of(c) : NULL;
-  bool freed = false;
-  if (!m || !quick_free(c, m, b, generation, &freed)) freed = shared_free(c, b, generation);
+  cla_host *c = atomic_load_explicit(&b->cache, memory_order_relaxed);
+  bool is_quick = !cla__host_is_recorded(life) && is_small(b->size) && !cla__host_is_worn(life);
+  cla_magazine *m = is_quick ? cla__magazine_of(c) : NULL;
+  bool freed = m && quick_free(c, m, b, life);
+  if (!freed) freed = shared_free(c, b, life);
   return freed ? CLA_OK : unknown(true);
 }
 
 /* ---- Recording ---- */
 
 /* Adds the use, or raises the ticket of one that is there. Holds the lock. */
-static cla_status add_use(cla_host *c, cla_host_block *b, cla_stream *s, uint64_t ticket, cla_host_waiting **gone) {
+static cla_status add_use(cla_host *c, cla_host_block *b, uint64_t life, cla_stream *s, uint64_t ticket,
+                          cla_host_waiting **gone) {
   for (uint32_t i = 0; i < b->nuses; i++)
     if (b->uses[i].on->stream == s) {
       if (ticket > b->uses[i].ticket) b->uses[i].ticket = ticket;
@@ -356,6 +381,10 @@ static cla_status add_use(cla_host *c, cla_host_block *b, cla_stream *s, uint64_
   }
   cla_host_waiting *w = cla__host_waiting_of(c, s, gone);
   if (!w) return cla__error(CLA_E_NOMEM, "no host memory to record a stream");
+  if (!cla__host_is_recorded(life) && !atomic_compare_exchange_strong(&b->life, &life, life | 1)) {
+    w->nuses--;
+    return unknown(true); /* freed just now, by a thread that does not take the lock */
+  }
   b->uses[b->nuses++] = (cla_host_use){w, ticket};
   return CLA_OK;
 }
@@ -374,85 +403,110 @@ cla_host_block *cla__host_block_at(const void *address) {
   return r && r->record == record_range ? r->owner : NULL;
 }
 
+cla_host *cla__host_lock_active(cla_host_block *b, const void *context, uint64_t *life) {
+  uint64_t before = atomic_load(&b->life);
+  if (!cla__host_is_active(before) || (context && cla__host_context(b, before) != context)) return NULL;
+  cla_host *c = atomic_load(&b->cache);
+  cla__lock(&c->lock);
+  *life = atomic_load(&b->life);
+  if (cla__host_generation(*life) == cla__host_generation(before)) return c; /* so it was that cache's all the time */
+  cla__unlock(&c->lock);
+  return NULL;
+}
+
+/* The end of a record, when the ticket is known; gives the lock back. */
+static cla_status note_use(cla_host *c, cla_host_block *b, uint64_t life, cla_stream *s, uint64_t ticket) {
+  cla_host_waiting *gone = NULL;
+  cla_status status = check_stream(c, s); /* closed meanwhile? */
+  if (!status) status = add_use(c, b, life, s, ticket, &gone);
+  if (gone) atomic_fetch_add(&c->refs, 1); /* streams go before their device does */
+  cla__unlock(&c->lock);
+  if (!gone) return status;
+  cla__host_waitings_free(gone);
+  cla__host_unref(c);
+  return status;
+}
+
+/* Gives the lock back while the hook is asked, which may close the stream. */
+static cla_status ask_and_note(cla_host *c, cla_host_block *b, uint64_t life, cla_stream *s) {
+  uint64_t ticket = 0;
+  atomic_fetch_add(&c->refs, 1);
+  cla__stream_hold(s);
+  cla__unlock(&c->lock);
+  cla_status status = check_stream(c, s);
+  if (!status && (status = c->hooks.record(c->hooks.arg, s, &ticket)) != CLA_OK)
+    cla__note("host_record: the hook 'record' failed: %s", cla_status_name(status));
+  if (!status && !cla__host_lock_active(b, cla__host_context(b, life), &life)) status = unknown(true);
+  if (!status) status = note_use(c, b, life, s, ticket);
+  cla__stream_unhold(s);
+  cla__host_unref(c);
+  return status;
+}
+
 cla_status cla_host_record(const void *address, void *context, cla_stream *s) {
   cla_status status = cla__alive();
   if (status) return status;
   if (!s) return cla__error(CLA_E_INVALID, "host_record: no stream");
   bool was_issued = false;
-  cla_host_block *b = context ? cla__host_block_of(context, &was_issued) : cla__host_block_at(address);
+  uint64_t life = 0, ticket = 0;
+  cla_host_block *b = context ? cla__host_block_of(context, &life, &was_issued) : cla__host_block_at(address);
   if (!b && context) return unknown(was_issued);
   if (!b) return cla__error(CLA_E_FOREIGN, "address %p is in no pinned allocation", address);
-  uint64_t generation = atomic_load_explicit(&b->generation, memory_order_acquire), ticket = 0;
-  if (generation % 2 == 0) return cla__error(CLA_E_FREED, "the pinned allocation is freed");
-  cla_host *c = b->cache;
-  status = check_stream(c, s);
-  if (!status) status = c->hooks.record(c->hooks.arg, s, &ticket);
-  if (status) return status;
-  cla_host_waiting *gone = NULL;
-  cla__lock(&c->lock);
-  if (atomic_load(&b->generation) != generation) status = cla__error(CLA_E_FREED, "the pinned allocation is freed");
-  else if (!(status = check_stream(c, s))) status = add_use(c, b, s, ticket, &gone); /* closed meanwhile? */
-  cla__unlock(&c->lock);
-  cla__host_waitings_free(gone);
-  return status;
+  cla_host *c = cla__host_lock_active(b, context, &life);
+  if (!c) return unknown(true);
+  if (!context && (uintptr_t)address - (uintptr_t)b->memory >= b->size) { /* it lives elsewhere by now */
+    cla__unlock(&c->lock);
+    return unknown(true);
+  }
+  if (c->hooks.record != cla__host_ticket) return ask_and_note(c, b, life, s);
+  cla__host_ticket(NULL, s, &ticket); /* the library's own: no reason to let go of the lock */
+  return note_use(c, b, life, s, ticket);
 }
 
 cla_status cla__host_expect(void *context, cla_stream *s) {
   bool was_issued = false;
-  cla_host_block *b = cla__host_block_of(context, &was_issued);
-  if (!b) return unknown(was_issued);
-  uint64_t generation = atomic_load_explicit(&b->generation, memory_order_acquire);
-  cla_host *c = b->cache;
-  cla_status status = check_stream(c, s);
-  if (status) return status;
-  cla_host_waiting *gone = NULL;
-  cla__lock(&c->lock);
-  if (atomic_load(&b->generation) != generation) status = unknown(true);
-  else if (!(status = check_stream(c, s))) status = add_use(c, b, s, 0, &gone);
-  cla__unlock(&c->lock);
-  cla__host_waitings_free(gone);
-  return status;
+  uint64_t life;
+  cla_host_block *b = cla__host_block_of(context, &life, &was_issued);
+  cla_host *c = b ? cla__host_lock_active(b, context, &life) : NULL;
+  return c ? note_use(c, b, life, s, 0) : unknown(was_issued || b);
 }
 
 /* ---- Giving back ---- */
 
-size_t cla__host_give_back(cla_host *c) {
-  cla_host_block *chain = NULL;
-  size_t freed = 0;
-  cla__lock(&c->lock);
-  cla__magazines_lock(c);
-  cla__magazines_unlock(c);
+void cla__host_drain(cla_host *c, cla_host_block **chain) {
+  cla__magazines_flush(c, chain);
   for (unsigned i = 0; i < CLA_HOST_CLASSES; i++)
     while (c->bins[i].first) {
       cla_host_block *b = c->bins[i].first;
       bin_remove(c, b);
-      leave(c, b, &chain);
-      freed += b->size;
+      leave(c, b, chain);
     }
-  cla__unlock(&c->lock);
-  cla__host_release(c, chain);
-  return freed;
 }
 
-/* The cache for a call that runs hooks, which may close it; cla__host_unref when the call is over. */
-static cla_status enter(cla_host *c) {
+cla_status cla__host_enter(cla_host *c) {
   cla_status status = check_open(c);
   if (!status) atomic_fetch_add(&c->refs, 1);
   return status;
 }
 
 cla_status cla_host_trim(cla_host *c, size_t *freed) {
-  cla_status status = enter(c);
+  cla_status status = cla__host_enter(c);
   if (status) return status;
+  cla_host_block *chain = NULL;
+  size_t nbytes = 0;
   cla__host_process(c);
-  size_t bytes = cla__host_give_back(c);
-  if (freed) *freed = bytes;
+  cla__lock(&c->lock);
+  cla__host_drain(c, &chain);
+  for (const cla_host_block *b = chain; b; b = b->after) nbytes += b->size;
+  cla__unlock(&c->lock);
+  cla__host_release(c, chain);
+  if (freed) *freed = nbytes;
   cla__host_unref(c);
   return CLA_OK;
 }
 
 cla_status cla_host_process_events(cla_host *c) {
-  cla_status status = enter(c);
+  cla_status status = cla__host_enter(c);
   if (status) return status;
   cla__host_process(c);
   cla__host_unref(c);
@@ -460,7 +514,7 @@ cla_status cla_host_process_events(cla_host *c) {
 }
 
 cla_status cla_host_process_events_for_size(cla_host *c, size_t nbytes) {
-  cla_status status = enter(c);
+  cla_status status = cla__host_enter(c);
   if (status) return status;
   size_t size = block_size(c, nbytes);
   cla_host_block *chain = NULL;
@@ -478,8 +532,8 @@ void cla__host_drop_active(cla_host *c) {
   cla_host_block *chain = NULL;
   cla__lock(&c->lock);
   for (cla_host_block *b = c->youngest; b; b = b->elder) {
-    uint64_t generation = atomic_load(&b->generation);
-    if (generation % 2 == 0 || !deactivate(&c->share, b, generation)) continue;
+    uint64_t life = atomic_load(&b->life);
+    if (!cla__host_is_active(life) || !deactivate(&c->share, b, life)) continue;
     cla__host_pend(c, b, &chain);
   }
   cla__unlock(&c->lock);

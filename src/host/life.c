@@ -2,7 +2,10 @@
  *
  * A cache is open until it is closed, and there until its last block is gone: blocks that streams may still use, and live
  * allocations, outlast the closing. The device's own cache goes with the device, and takes what nobody freed along. */
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "host/host.h"
 
@@ -13,6 +16,19 @@ cla_host_options cla_host_defaults(void) {
                             .steps_up_to = (size_t)256 << 20,
                             .max_cached = memory / 4,
                             .max_block = memory / 4};
+}
+
+static cla_lock spare_lock;
+static cla_host *spares;
+
+/* All zero, but for the lock of one that was used before: somebody late may hold it just now. */
+static cla_host *blank(void) {
+  cla__lock(&spare_lock);
+  cla_host *c = spares;
+  if (c) spares = c->spare;
+  cla__unlock(&spare_lock);
+  if (c) memset(&c->refs, 0, sizeof *c - offsetof(cla_host, refs));
+  return c ? c : calloc(1, sizeof *c);
 }
 
 static cla_status check_hooks(const cla_host_hooks *h) {
@@ -28,49 +44,24 @@ static cla_status host_new(cla_device *d, const cla_host_options *options, bool 
                       o.power_of_two_up_to, o.steps_up_to);
   cla_status status = o.hooks ? check_hooks(o.hooks) : CLA_OK;
   if (status) return status;
-  cla_host *c = calloc(1, sizeof *c);
+  cla_host *c = blank();
   if (!c) return cla__error(CLA_E_NOMEM, "no host memory for a cache of pinned memory");
-  atomic_init(&c->refs, 1);
+  atomic_store(&c->refs, 1);
   c->is_default = is_default;
   c->device = d;
   c->hooks = o.hooks ? *o.hooks : cla__host_hooks_for(d, o.kind);
   c->options = o;
   c->options.hooks = NULL;
+  c->max_cached = o.max_cached;
+  c->max_block = o.max_block;
+  cla__magazines_fit(c);
+  pthread_condattr_t monotonic; /* a wait does not end late when somebody sets the clock */
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_mutex_init(&c->sleep_lock, NULL);
-  pthread_cond_init(&c->sleep, NULL);
+  pthread_cond_init(&c->sleep, &monotonic);
+  pthread_condattr_destroy(&monotonic);
   if (!is_default) cla_device_retain(d);
-  *out = c;
-  return CLA_OK;
-}
-
-cla_status cla_host_create(cla_device *d, const cla_host_options *options, cla_host **out) {
-  cla_status status = cla__alive();
-  if (status) return status;
-  if (!d || !out) return cla__error(CLA_E_INVALID, "host_create: no device");
-  return host_new(d, options, false, out);
-}
-
-cla_status cla_device_host(cla_device *d, cla_host **out) {
-  cla_status status = cla__alive();
-  if (status) return status;
-  if (!d || !out) return cla__error(CLA_E_INVALID, "device_host: no device");
-  pthread_mutex_lock(&d->lock);
-  cla_host *c = d->host;
-  pthread_mutex_unlock(&d->lock);
-  if (!c) {
-    cla_host *fresh = NULL;
-    status = host_new(d, NULL, true, &fresh);
-    if (status) return status;
-    pthread_mutex_lock(&d->lock);
-    c = d->host;
-    if (!c) {
-      c = d->host = fresh;
-      d->host_closer = cla_host_close;
-      fresh = NULL;
-    }
-    pthread_mutex_unlock(&d->lock);
-    if (fresh) cla_host_close(fresh);
-  }
   *out = c;
   return CLA_OK;
 }
@@ -81,7 +72,10 @@ void cla__host_unref(cla_host *c) {
   cla__host_waitings_free(c->waitings);
   pthread_mutex_destroy(&c->sleep_lock);
   pthread_cond_destroy(&c->sleep);
-  free(c);
+  cla__lock(&spare_lock);
+  c->spare = spares;
+  spares = c;
+  cla__unlock(&spare_lock);
   if (d) cla_device_release(d);
 }
 
@@ -107,10 +101,15 @@ static void leftover_done(void *arg) {
   free(l);
 }
 
+/* Waits for what the stream still does with the cache's memory, or has it followed; then lets go of the stream. One that does
+ * nothing is not followed: that would keep the cache and its device. */
 static void close_waiting(cla_host *c, cla_host_waiting *w) {
   cla_stream *s = w->stream;
   uint64_t all = cla__stream_submitted(s);
-  if (!cla__stream_would_hang(s, all) && !cla__stream_wait(s, all)) {
+  cla__lock(&c->lock);
+  bool is_used = w->nuses != 0;
+  cla__unlock(&c->lock);
+  if (!is_used || (!cla__stream_would_hang(s, all) && !cla__stream_wait(s, all))) {
     finish_waiting(c, w);
   } else {
     leftover *l = malloc(sizeof *l); /* without it the memory stays: better than memory that is still written */
@@ -129,16 +128,53 @@ static void close_waiting(cla_host *c, cla_host_waiting *w) {
   cla__stream_unhold(s);
 }
 
-void cla_host_close(cla_host *c) {
-  if (!c || cla__driver_forbidden() || atomic_exchange(&c->is_closed, true)) return;
+static void end(cla_host *c) {
+  if (atomic_exchange(&c->is_closed, true)) return;
+  cla_host_block *chain = NULL;
   cla__background_stop(c);
-  cla__host_give_back(c);
-  cla__lock(&c->lock);
-  cla__magazines_detach(c);
+  cla__lock(&c->lock); /* from now on nothing that becomes free is kept */
+  cla__magazines_detach(c, &chain);
+  cla__host_drain(c, &chain);
   cla_host_waiting *waitings = c->waitings;
   cla__unlock(&c->lock);
+  cla__host_release(c, chain);
   for (cla_host_waiting *w = waitings; w; w = w->next) close_waiting(c, w);
-  cla__host_give_back(c);
   if (c->is_default) cla__host_drop_active(c);
   cla__host_unref(c);
+}
+
+void cla_host_close(cla_host *c) {
+  if (c && !cla__driver_forbidden() && !c->is_default) end(c); /* a device's own goes with the device */
+}
+
+cla_status cla_host_create(cla_device *d, const cla_host_options *options, cla_host **out) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!d || !out) return cla__error(CLA_E_INVALID, "host_create: no device");
+  return host_new(d, options, false, out);
+}
+
+cla_status cla_device_host(cla_device *d, cla_host **out) {
+  cla_status status = cla__alive();
+  if (status) return status;
+  if (!d || !out) return cla__error(CLA_E_INVALID, "device_host: no device");
+  pthread_mutex_lock(&d->lock);
+  cla_host *c = d->host;
+  pthread_mutex_unlock(&d->lock);
+  if (!c) {
+    cla_host *fresh = NULL;
+    status = host_new(d, NULL, true, &fresh);
+    if (status) return status;
+    pthread_mutex_lock(&d->lock);
+    c = d->host;
+    if (!c) {
+      c = d->host = fresh;
+      d->host_closer = end;
+      fresh = NULL;
+    }
+    pthread_mutex_unlock(&d->lock);
+    if (fresh) end(fresh);
+  }
+  *out = c;
+  return CLA_OK;
 }

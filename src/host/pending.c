@@ -89,7 +89,7 @@ static void settle(cla_host *c, cla_host_block *b, cla_host_block **chain) {
 
 void cla__host_pend(cla_host *c, cla_host_block *b, cla_host_block **chain) {
   cla_host_stats *t = &c->totals;
-  atomic_store(&b->state, CLA_HOST_PENDING);
+  cla__host_set_state(b, CLA_HOST_PENDING);
   t->pending_bytes += b->size;
   t->pending_blocks++;
   if (t->pending_bytes > t->peak_pending_bytes) t->peak_pending_bytes = t->pending_bytes;
@@ -112,19 +112,47 @@ bool cla__host_collect(cla_host *c, cla_host_waiting *w, uint64_t done, cla_host
   return any;
 }
 
+/* The stream of the entry, for use without the lock until unborrow: meanwhile the cache may be closed, which lets go of
+ * streams. Both hold the lock before and after. */
+static cla_stream *borrow(cla_host *c, cla_host_waiting *w) {
+  cla_stream *s = w->stream;
+  cla__stream_hold(s);
+  w->nuses++;
+  cla__unlock(&c->lock);
+  return s;
+}
+
+static void unborrow(cla_host *c, cla_host_waiting *w, cla_stream *s) {
+  cla__stream_unhold(s);
+  cla__lock(&c->lock);
+  w->nuses--;
+}
+
 /* Asks about one stream until it says no. Holds the lock before and after. */
 bool cla__host_ask(cla_host *c, cla_host_waiting *w, cla_host_block **chain) {
   bool any = false, done = true;
   while (done && w->first && w->stream) {
     uint64_t ticket = last_use(w->first)->ticket;
-    w->nuses++;
-    cla__unlock(&c->lock);
-    done = c->hooks.query(c->hooks.arg, w->stream, ticket);
-    cla__lock(&c->lock);
-    w->nuses--;
+    cla_stream *s = borrow(c, w);
+    done = c->hooks.query(c->hooks.arg, s, ticket);
+    unborrow(c, w, s);
     if (done && cla__host_collect(c, w, ticket, chain)) any = true;
   }
   return any;
+}
+
+bool cla__host_wait(cla_host *c, size_t nbytes) {
+  cla__lock(&c->lock);
+  bool is_enough = c->totals.pending_bytes >= nbytes;
+  for (cla_host_waiting *w = is_enough ? c->waitings : NULL; w; w = w->next) {
+    if (!w->first || !w->stream) continue;
+    cla_stream *s = borrow(c, w);
+    uint64_t all = cla__stream_submitted(s);
+    if (!cla__stream_would_hang(s, all)) cla__stream_wait(s, all);
+    unborrow(c, w, s);
+  }
+  cla__unlock(&c->lock);
+  return is_enough;
 }
 
 bool cla__host_process(cla_host *c) {

@@ -61,6 +61,7 @@ typedef struct lua_share {
   cla_pool *pool; /* the default pool once it was asked for, borrowed: it lives as long as the device; or a pool of the
                        * script's own, retained: then this is the share of that pool's objects and buffers alone */
   bool owns_pool;
+  struct lua_policy *policy; /* of such a pool, when Lua functions decide for it: lives as long as the pool */
   size_t count;
 } lua_share;
 lua_share *cla_lua_share(lua_State *L, cla_device *d); /* a new one, count 1; retains; raises without host memory */
@@ -81,12 +82,16 @@ int cla_lua_result(lua_State *L, cla_status status);   /* true, or as cla_lua_fa
  * ones), nil and others. */
 size_t cla_lua_checksize(lua_State *L, int arg, const char *name);
 size_t cla_lua_optsize(lua_State *L, int arg, const char *name, size_t otherwise);
+/* Pushes an option, raw: a metamethod could close what the call has checked, and inherited options are not known. */
+int cla_lua_field(lua_State *L, int index, const char *name);
 /* The same for field `name` of the table at `index` (nil: otherwise). */
 size_t cla_lua_fieldsize(lua_State *L, int index, const char *name, size_t otherwise);
 bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise);
 /* Raises for keys of the options table at `index` that are not in the NULL-terminated list: a misspelt option is
  * misuse. */
 void cla_lua_checkfields(lua_State *L, int index, const char *const *known);
+/* The same for a table that may have fields of its own, whose names begin with an underscore. */
+void cla_lua_checkpublic(lua_State *L, int index, const char *const *known);
 
 /* Pushes a byte count for people: "1.5 MiB". */
 void cla_lua_pushbytes(lua_State *L, uint64_t nbytes);
@@ -128,7 +133,7 @@ typedef struct lua_gate {
 typedef struct lua_pool {
   cla_pool *pool;   /* the share's own, or the device's default pool, retained; NULL: closed */
   lua_share *share; /* of the pool, or, for the default pool, of the device */
-} lua_pool;
+} lua_pool;         /* user value 1: the table of its policy, or nil */
 
 typedef struct lua_event {
   cl_event event;               /* NULL: closed */
@@ -148,7 +153,8 @@ typedef struct lua_buffer {
   size_t offset;     /* of the view in the allocation */
   size_t nbytes;     /* of the view */
   size_t size;       /* bytes set aside for the allocation */
-  bool is_view;      /* user value 1: the buffer it was made from; closing a view frees nothing */
+  bool is_view; /* user value 1: the buffer it was made from, else the table of its pool's policy; closing a view frees
+                 * nothing */
   lua_share *share; /* NULL exactly when closed; keeps a pool of the script's alive while buffers of it are reachable */
   cla_device *device; /* share->device */
 } lua_buffer;
@@ -261,6 +267,8 @@ typedef struct lua_entry {
   lua_State *L;
   int table;       /* stack index of the hooks' functions; 0: not to be called */
   bool is_running; /* one of them is being called */
+  bool has_record; /* the hook `record` is to be told of: */
+  uint64_t stream, ticket;
   bool has_failed;
   char fault[256]; /* the first error of a hook that could not stop what it was called for */
 } lua_entry;
@@ -274,12 +282,43 @@ uint64_t cla_lua_missed(const struct lua_hooks *hooks); /* calls left out becaus
 /* The hooks of a cache if they are of this state: their functions, or nil, are pushed. */
 struct lua_hooks *cla_lua_pushhooks(lua_State *L, const cla_host *host);
 
+/* host_bytes.c: the optional arguments `offset` and `n` at arg and arg + 1, by default all that follows; gives the offset. Then
+ * the methods read([offset [, n]]) and write(string [, offset]) of something that has `size` bytes of host memory. */
+size_t cla_lua_optrange(lua_State *L, int arg, size_t size, const char *what, size_t *nbytes);
+int cla_lua_readbytes(lua_State *L, const void *memory, size_t size, const char *what);
+int cla_lua_writebytes(lua_State *L, void *memory, size_t size, const char *what);
+
 /* host_buffer.c: the view for cl.resolve and its offset; false: the address is in no pinned allocation. */
 bool cla_lua_resolve_host(lua_State *L, const void *address, cla_status *status);
 /* host_copy.c: buf:copy(h), h:copy(buf), h:copy(h) */
 int cla_lua_host_copy(lua_State *L);
 int cla_lua_buffer_write_async(lua_State *L);
 int cla_lua_buffer_read_async(lua_State *L);
+
+/* ---- policy.c: decisions made by Lua functions ---- */
+
+typedef struct lua_policy lua_policy;
+
+/* Around every call of the core that may want a decision: only between begin and end, on this thread, are a policy's
+ * functions called. Nothing between the two may raise. */
+typedef struct lua_turn {
+  struct lua_turn *outer;
+  lua_policy *policy;
+  lua_State *L;
+  int table;       /* stack index of the functions; 0: the defaults count */
+  bool is_running; /* one of them is being called */
+  bool has_failed;
+  char fault[512]; /* the first error that could not stop what it was called for: to be raised after the end */
+} lua_turn;
+/* `object`: stack index of the pool or buffer whose user value 1 has the functions. An error, and no turn, where one of
+ * them `allocates` from its own pool. Does not raise. */
+cla_status cla_lua_begin(lua_State *L, lua_turn *t, lua_policy *p, int object, bool allocates);
+void cla_lua_end(lua_turn *t); /* leaves the stack as it was */
+/* Reads the policy on top of the stack, a table or a name. If it has functions, their table takes its place, and the
+ * result is what d->arg is: freed with the pool, or by the caller if there will be none. Else NULL. */
+lua_policy *cla_lua_readpolicy(lua_State *L, int arg, cla_policy *p, cla_decisions *d);
+void cla_lua_keeppolicy(lua_State *L, int object); /* the table on top becomes the pool's user value */
+uint64_t cla_lua_undecided(const lua_policy *p); /* decisions that were the default's because Lua could not be called */
 
 /* ---- One open function a file, called by module.c ---- */
 
@@ -313,6 +352,8 @@ int cla_lua_device_heap(lua_State *L);       /* heap.c: dev.heap, a property */
 int cla_lua_host_alloc(lua_State *L);        /* host_buffer.c: host:alloc(nbytes) */
 int cla_lua_device_complete(lua_State *L);   /* sim.c: dev:complete(stream [, n]) */
 int cla_lua_debug_table(lua_State *L);       /* debug.c: pushes the table cl.debug */
+int cla_lua_pool_trace_table(
+    lua_State *L); /* pool_trace.c: pushes {start, stop, read}, for lua/clalloc/trace/pool.lua */
 
 /* Functions of the module. */
 int cla_lua_device(lua_State *L);      /* device.c: cl.device([selector]) */

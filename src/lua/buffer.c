@@ -59,12 +59,23 @@ static void unhold(cla_stream *s) {
   if (!s->is_own) cla__stream_unhold(s);
 }
 
+/* The core's part, in the turn of a policy with Lua functions: their table is a user value of the buffer on top. */
+static cla_status alloc_deciding(lua_State *L, lua_buffer *b, cla_pool *p, size_t nbytes, cla_stream *s) {
+  lua_turn turn;
+  cla_status status = cla_lua_begin(L, &turn, b->share->policy, lua_gettop(L), true);
+  if (status) return status;
+  status = cla__pool_alloc(p, nbytes, s, reclaim, L, &b->handle, &b->address);
+  cla_lua_end(&turn);
+  return status;
+}
+
 /* A closed buffer is on top; its share is set. Nothing here raises, whatever finalizers do meanwhile. */
 static cla_status fill_buffer(lua_State *L, lua_buffer *b, cla_pool *p, size_t nbytes, cla_stream *s) {
   lua_world *w = b->share->world;
   hold(s); /* a finalizer might close it */
   cla_lua_grew(L, w, p, nbytes);
-  cla_status status = cla__pool_alloc(p, nbytes, s, reclaim, L, &b->handle, &b->address);
+  cla_status status = b->share->policy ? alloc_deciding(L, b, p, nbytes, s)
+                                       : cla__pool_alloc(p, nbytes, s, reclaim, L, &b->handle, &b->address);
   unhold(s);
   if (status) {
     cla_lua_shrank(w, nbytes);
@@ -90,10 +101,14 @@ static cla_stream *current(lua_State *L, const lua_share *share) {
   return cla_device_stream(share->device);
 }
 
-/* From the pool of the share: its own, or the device's default pool. */
-static int alloc_on(lua_State *L, lua_share *share, size_t nbytes, cla_stream *s) {
-  lua_buffer *b = push_closed(L, 0);
+/* From the pool of the share: its own, whose object is at this stack index, or the device's default pool. */
+static int alloc_on(lua_State *L, lua_share *share, int object, size_t nbytes, cla_stream *s) {
+  lua_buffer *b = push_closed(L, share->policy ? 1 : 0);
   attach(b, share);
+  if (share->policy) {
+    lua_getiuservalue(L, object, 1);
+    lua_setiuservalue(L, -2, 1);
+  }
   cla_status status = default_pool(share);
   if (!status) status = fill_buffer(L, b, share->pool, nbytes, s);
   return finish_alloc(L, b, status);
@@ -101,12 +116,12 @@ static int alloc_on(lua_State *L, lua_share *share, size_t nbytes, cla_stream *s
 
 /* Leaves the value on the stack. NULL: not given. */
 static cla_stream *stream_field(lua_State *L, int index, cla_device *d) {
-  return lua_getfield(L, index, "stream") == LUA_TNIL ? NULL : cla_lua_topstream(L, index, d, NULL);
+  return cla_lua_field(L, index, "stream") == LUA_TNIL ? NULL : cla_lua_topstream(L, index, d, NULL);
 }
 
 /* Leaves the value on the stack. NULL: not given. */
 static lua_pool *pool_field(lua_State *L, int index, cla_device *d) {
-  if (lua_getfield(L, index, "pool") == LUA_TNIL) return NULL;
+  if (cla_lua_field(L, index, "pool") == LUA_TNIL) return NULL;
   lua_pool *p = cla_lua_test(L, -1, CLA_LUA_POOL);
   if (!p) cla_lua_badarg(L, index, "pool: a pool expected, got %s", luaL_typename(L, -1));
   if (!p->pool) cla_lua_badarg(L, index, "pool: attempt to use a closed pool");
@@ -119,12 +134,12 @@ int cla_lua_device_alloc(lua_State *L) {
   static const char *const known[] = {"stream", "pool", NULL};
   lua_device *d = cla_lua_checkdevice(L, 1);
   size_t nbytes = cla_lua_checksize(L, 2, "nbytes");
-  if (lua_isnoneornil(L, 3)) return alloc_on(L, d->share, nbytes, current(L, d->share));
+  if (lua_isnoneornil(L, 3)) return alloc_on(L, d->share, 0, nbytes, current(L, d->share));
   cla_lua_checkfields(L, 3, known);
   cla_stream *s = stream_field(L, 3, d->device);
   if (!s) s = current(L, d->share);
   lua_pool *p = pool_field(L, 3, d->device);
-  return alloc_on(L, p ? p->share : d->share, nbytes, s);
+  return alloc_on(L, p ? p->share : d->share, lua_gettop(L), nbytes, s);
 }
 
 int cla_lua_pool_alloc(lua_State *L) {
@@ -140,7 +155,18 @@ int cla_lua_pool_alloc(lua_State *L) {
   } else if (!lua_isnil(L, 3)) {
     s = cla_lua_topstream(L, 3, d, NULL);
   }
-  return alloc_on(L, p->share, nbytes, s ? s : current(L, p->share));
+  return alloc_on(L, p->share, 1, nbytes, s ? s : current(L, p->share));
+}
+
+/* Frees in the turn of the policy, and raises what one of its functions has raised, when all is done. */
+static int close_deciding(lua_State *L, lua_buffer *b) {
+  lua_turn turn;
+  cla_lua_begin(L, &turn, b->share->policy, 1, false);
+  cla__pool_free(&b->handle);
+  detach(b); /* the policy may end with it: the turn's functions run no more */
+  cla_lua_end(&turn);
+  cla_lua_retire(L, 1, CLA_LUA_BUFFER);
+  return turn.has_failed ? luaL_error(L, "%s", turn.fault) : 0;
 }
 
 static int buffer_close(lua_State *L) {
@@ -148,6 +174,7 @@ static int buffer_close(lua_State *L) {
   if (!b->share) return 0;
   if (!b->is_view) {
     cla_lua_shrank(b->share->world, b->nbytes);
+    if (b->share->policy) return close_deciding(L, b);
     cla__pool_free(&b->handle); /* stale when the pool or somebody else has freed it: nothing to do */
   }
   detach(b);
@@ -421,6 +448,13 @@ static int get_pool(lua_State *L) {
   lua_buffer *b = check_live(L, 1);
   if (default_pool(b->share) || b->share->pool != b->handle.pool) return 0;
   cla_lua_pushpool(L, b->share, b->share->pool);
+  if (!b->share->policy) return 1;
+  lua_pushvalue(L, 1); /* its table is the allocation's, below any views */
+  while (lua_type(L, -1) == LUA_TUSERDATA) {
+    lua_getiuservalue(L, -1, 1);
+    lua_remove(L, -2);
+  }
+  lua_setiuservalue(L, -2, 1);
   return 1;
 }
 

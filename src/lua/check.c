@@ -103,16 +103,22 @@ size_t cla_lua_optsize(lua_State *L, int arg, const char *name, size_t otherwise
   return lua_isnoneornil(L, arg) ? otherwise : cla_lua_checksize(L, arg, name);
 }
 
+int cla_lua_field(lua_State *L, int index, const char *name) {
+  index = lua_absindex(L, index);
+  lua_pushstring(L, name);
+  return lua_rawget(L, index);
+}
+
 size_t cla_lua_fieldsize(lua_State *L, int index, const char *name, size_t otherwise) {
   size_t value = otherwise;
-  if (lua_getfield(L, index, name) != LUA_TNIL) value = top_size(L, index, name);
+  if (cla_lua_field(L, index, name) != LUA_TNIL) value = top_size(L, index, name);
   lua_pop(L, 1);
   return value;
 }
 
 bool cla_lua_fieldbool(lua_State *L, int index, const char *name, bool otherwise) {
   bool value = otherwise;
-  int type = lua_getfield(L, index, name);
+  int type = cla_lua_field(L, index, name);
   if (type == LUA_TBOOLEAN) value = lua_toboolean(L, -1);
   else if (type != LUA_TNIL) cla_lua_badarg(L, index, "%s", describe(L, name, "is no boolean"));
   lua_pop(L, 1);
@@ -155,16 +161,23 @@ static void push_names(lua_State *L, const char *const *known) {
   luaL_pushresult(&b);
 }
 
-void cla_lua_checkfields(lua_State *L, int index, const char *const *known) {
-  if (lua_isnoneornil(L, index)) return;
-  luaL_checktype(L, index, LUA_TTABLE);
+static void check_fields(lua_State *L, int index, const char *const *known, bool takes_private) {
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
-    if (lua_type(L, -2) == LUA_TSTRING && is_known(lua_tostring(L, -2), known)) continue;
+    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : NULL;
+    if (name && (is_known(name, known) || (takes_private && name[0] == '_'))) continue;
     luaL_tolstring(L, -2, NULL);
     push_names(L, known);
     cla_lua_badarg(L, index, "no option is named '%s'; there are %s", lua_tostring(L, -2), lua_tostring(L, -1));
   }
 }
+
+void cla_lua_checkfields(lua_State *L, int index, const char *const *known) {
+  if (lua_isnoneornil(L, index)) return;
+  luaL_checktype(L, index, LUA_TTABLE);
+  check_fields(L, index, known, false);
+}
+
+void cla_lua_checkpublic(lua_State *L, int index, const char *const *known) { check_fields(L, index, known, true); }
 
 /* ---- Types ------------------------------------------------------------------------------------- */
 

@@ -73,7 +73,7 @@ void cla_lua_drophost(lua_State *L, int device) {
 
 static int field_option(lua_State *L, int arg, const char *name, const char *const *names, int otherwise) {
   int choice = otherwise;
-  if (lua_getfield(L, arg, name) != LUA_TNIL) {
+  if (cla_lua_field(L, arg, name) != LUA_TNIL) {
     const char *given = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : luaL_tolstring(L, -1, NULL);
     for (choice = 0; names[choice] && strcmp(given, names[choice]) != 0;) choice++;
     if (!names[choice])
@@ -104,7 +104,7 @@ int cla_lua_device_host_cache(lua_State *L) {
   lua_settop(L, 2);
   cla_host_options options = read_options(L, 2);
   cla_host_hooks hooks;
-  bool has_hooks = !lua_isnil(L, 2) && lua_getfield(L, 2, "hooks") != LUA_TNIL;
+  bool has_hooks = !lua_isnil(L, 2) && cla_lua_field(L, 2, "hooks") != LUA_TNIL;
   if (has_hooks && options.background)
     cla_lua_badarg(L, 2, "hooks: Lua functions cannot run on the background thread; leave out 'background'");
   lua_settop(L, 3);
@@ -129,8 +129,8 @@ static int let_go(lua_State *L, bool closes) {
   lua_cache *cache = object->cache;
   lua_entry e;
   if (!cache) return 0;
+  cla_lua_enter(L, &e, cache->hooks, 1); /* may raise: then it is as open as before */
   object->cache = NULL;
-  cla_lua_enter(L, &e, cache->hooks, 1);
   if (closes && cache->is_own && !cla__driver_forbidden()) {
     cla_host *host = cache->host;
     cache->host = NULL;
@@ -173,20 +173,13 @@ static int host_process_events(lua_State *L) {
 static int host_reset_peaks(lua_State *L) { return cla_lua_result(L, cla_host_reset_peaks(check(L))); }
 static int host_check(lua_State *L) { return cla_lua_result(L, cla_host_check(check(L))); }
 
-static void limits_of(cla_host *c, size_t *max_cached, size_t *max_block) {
-  cla__lock(&c->lock);
-  *max_cached = c->options.max_cached;
-  *max_block = c->options.max_block;
-  cla__unlock(&c->lock);
-}
-
 static int host_set_limits(lua_State *L) {
   static const char *const known[] = {"max_cached", "max_block", NULL};
   const lua_cache *cache = check_cache(L);
   size_t max_cached, max_block;
   luaL_checktype(L, 2, LUA_TTABLE);
   cla_lua_checkfields(L, 2, known);
-  limits_of(cache->host, &max_cached, &max_block);
+  cla__host_limits(cache->host, &max_cached, &max_block);
   max_cached = cla_lua_fieldsize(L, 2, "max_cached", max_cached);
   max_block = cla_lua_fieldsize(L, 2, "max_block", max_block);
   lua_entry e;
@@ -273,14 +266,14 @@ static int get_kind(lua_State *L) {
 
 static int get_max_cached(lua_State *L) {
   size_t max_cached, max_block;
-  limits_of(check(L), &max_cached, &max_block);
+  cla__host_limits(check(L), &max_cached, &max_block);
   lua_pushinteger(L, (lua_Integer)max_cached);
   return 1;
 }
 
 static int get_max_block(lua_State *L) {
   size_t max_cached, max_block;
-  limits_of(check(L), &max_cached, &max_block);
+  cla__host_limits(check(L), &max_cached, &max_block);
   lua_pushinteger(L, (lua_Integer)max_block);
   return 1;
 }

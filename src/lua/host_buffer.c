@@ -7,9 +7,12 @@
 #include "binding.h"
 #include "host/host.h"
 
+static const char WHAT[] = "host buffer";
+
 static cla_host_block *block_of(const lua_host_buffer *h) {
   bool was_issued;
-  return cla__host_block_of(h->context, &was_issued);
+  uint64_t life;
+  return cla__host_block_of(h->context, &life, &was_issued);
 }
 
 lua_host_buffer *cla_lua_checkhostbuffer(lua_State *L, int arg) {
@@ -36,7 +39,9 @@ static cla_status take(cla_host *c, size_t nbytes, lua_host_buffer *h) {
 /* Once more after a collection when there was no memory. */
 static cla_status allocate(lua_State *L, const lua_cache *cache, lua_host_buffer *h, size_t nbytes) {
   lua_world *w = cache->share->world;
-  cla_lua_grew_within(L, w, cache->host->options.max_cached, nbytes);
+  size_t max_cached, max_block;
+  cla__host_limits(cache->host, &max_cached, &max_block);
+  cla_lua_grew_within(L, w, max_cached, nbytes);
   cla_status status = take(cache->host, nbytes, h);
   if (status == CLA_E_NOMEM && cla_lua_collect(L, w)) status = take(cache->host, nbytes, h);
   if (status) cla_lua_shrank(w, nbytes);
@@ -78,9 +83,9 @@ static int host_buffer_close(lua_State *L) {
   if (!cache) return 0;
   void *context = h->is_view ? NULL : h->context;
   size_t nbytes = h->nbytes;
-  *h = (lua_host_buffer){0};
   lua_entry e;
-  cla_lua_enter(L, &e, cache->hooks, 1);
+  cla_lua_enter(L, &e, cache->hooks, 1); /* may raise: then it is as open as before */
+  *h = (lua_host_buffer){0};
   if (context) {
     cla_lua_shrank(cache->share->world, nbytes);
     cla_host_free(context); /* stale when the device has ended: nothing to do */
@@ -95,10 +100,8 @@ static int host_buffer_close(lua_State *L) {
 
 static int host_buffer_view(lua_State *L) {
   lua_host_buffer *h = check(L);
-  size_t offset = cla_lua_checksize(L, 2, "offset");
-  cla_lua_checkrange(L, 2, offset, 0, h->nbytes, "host buffer");
-  size_t nbytes = cla_lua_optsize(L, 3, "n", h->nbytes - offset);
-  cla_lua_checkrange(L, 3, offset, nbytes, h->nbytes, "host buffer");
+  cla_lua_checksize(L, 2, "offset");
+  size_t nbytes, offset = cla_lua_optrange(L, 2, h->nbytes, WHAT, &nbytes);
   lua_host_buffer *view = cla_lua_new(L, sizeof *view, CLA_LUA_HOST_BUFFER, 2);
   if (lua_getiuservalue(L, 1, 1) == LUA_TTABLE) lua_setiuservalue(L, -2, 1);
   else lua_pop(L, 1);
@@ -116,19 +119,17 @@ static int host_buffer_view(lua_State *L) {
 
 /* A view of the whole allocation, made by another object, or by another state or C. */
 bool cla_lua_resolve_host(lua_State *L, const void *address, cla_status *status) {
-  cla_host_block *b = cla__host_block_at(address);
-  if (!b) return false;
+  if (!cla__host_block_at(address)) return false;
   cla_host_info info;
   lua_host_buffer *view = cla_lua_new(L, sizeof *view, CLA_LUA_HOST_BUFFER, 2);
   lua_share *share = cla_lua_share(L, NULL);
   lua_cache *cache = view->cache = cla_lua_newcache(L, share);
   cla_lua_unshare(share); /* the cache's now */
   view->is_view = true;
-  void *context = cla__host_context(b);
-  *status = cla_host_resolve(address, &info);
+  void *context;
+  cla_host *host;
+  *status = cla__host_look(address, &info, &context, &host);
   if (*status) return true;
-  cla_host *host = b->cache;
-  cla_device_retain(host->device);
   share->device = host->device;
   cache->host = host;
   cache->hooks = cla_lua_pushhooks(L, host);
@@ -146,30 +147,18 @@ bool cla_lua_resolve_host(lua_State *L, const void *address, cla_status *status)
 
 static int host_buffer_read(lua_State *L) {
   const lua_host_buffer *h = check(L);
-  size_t offset = cla_lua_optsize(L, 2, "offset", 0);
-  cla_lua_checkrange(L, 2, offset, 0, h->nbytes, "host buffer");
-  size_t nbytes = cla_lua_optsize(L, 3, "n", h->nbytes - offset);
-  cla_lua_checkrange(L, 3, offset, nbytes, h->nbytes, "host buffer");
-  lua_pushlstring(L, (const char *)h->memory + offset, nbytes);
-  return 1;
+  return cla_lua_readbytes(L, h->memory, h->nbytes, WHAT);
 }
 
-/* One copy, into the string itself. */
 static int host_buffer_string(lua_State *L) {
   const lua_host_buffer *h = check(L);
-  lua_pushlstring(L, h->memory, h->nbytes);
-  return 1;
+  lua_settop(L, 1);
+  return cla_lua_readbytes(L, h->memory, h->nbytes, WHAT);
 }
 
 static int host_buffer_write(lua_State *L) {
   const lua_host_buffer *h = check(L);
-  luaL_checktype(L, 2, LUA_TSTRING);
-  size_t nbytes;
-  const char *bytes = lua_tolstring(L, 2, &nbytes);
-  size_t offset = cla_lua_optsize(L, 3, "offset", 0);
-  cla_lua_checkrange(L, 3, offset, nbytes, h->nbytes, "host buffer");
-  memcpy((char *)h->memory + offset, bytes, nbytes);
-  return cla_lua_result(L, CLA_OK);
+  return cla_lua_writebytes(L, h->memory, h->nbytes, WHAT);
 }
 
 /* fill(byte [, offset [, n]]) */
@@ -177,10 +166,7 @@ static int host_buffer_fill(lua_State *L) {
   const lua_host_buffer *h = check(L);
   size_t byte = cla_lua_checksize(L, 2, "byte");
   if (byte > 255) cla_lua_badarg(L, 2, "byte: %I is no byte", (LUAI_UACINT)byte);
-  size_t offset = cla_lua_optsize(L, 3, "offset", 0);
-  cla_lua_checkrange(L, 3, offset, 0, h->nbytes, "host buffer");
-  size_t nbytes = cla_lua_optsize(L, 4, "n", h->nbytes - offset);
-  cla_lua_checkrange(L, 4, offset, nbytes, h->nbytes, "host buffer");
+  size_t nbytes, offset = cla_lua_optrange(L, 3, h->nbytes, WHAT, &nbytes);
   memset((char *)h->memory + offset, (int)byte, nbytes);
   return cla_lua_result(L, CLA_OK);
 }

@@ -10,7 +10,7 @@
 typedef struct transfer {
   lua_buffer *buffer;
   lua_host_buffer *host;
-  int host_arg; /* stack index of the host buffer */
+  int host_arg, buffer_arg; /* stack indices */
   size_t buffer_offset, host_offset, nbytes;
   bool is_write; /* to the device */
 } transfer;
@@ -19,6 +19,12 @@ static lua_buffer *check_buffer(lua_State *L, int arg) {
   lua_buffer *b = cla_lua_checkbuffer(L, arg);
   if (cla__handle_check(&b->handle)) cla_lua_raise(L);
   return b;
+}
+
+/* After the options have been read: a metamethod of their table may have closed either end. */
+static void check_ends(lua_State *L, const transfer *t) {
+  cla_lua_checkhostbuffer(L, t->host_arg);
+  check_buffer(L, t->buffer_arg);
 }
 
 static cla_status enqueue(const transfer *t, const cla_order *o) {
@@ -71,6 +77,7 @@ static int async(lua_State *L, bool is_write) {
   transfer t = {.buffer = check_buffer(L, 1),
                 .host = cla_lua_checkhostbuffer(L, 2),
                 .host_arg = 2,
+                .buffer_arg = 1,
                 .buffer_offset = offset,
                 .is_write = is_write};
   cla_lua_checkrange(L, 3, offset, 0, t.buffer->nbytes, "buffer");
@@ -80,7 +87,9 @@ static int async(lua_State *L, bool is_write) {
   cla_lua_checkrange(L, 4, offset, t.nbytes, t.buffer->nbytes, "buffer");
   cla_lua_checkrange(L, 4, 0, t.nbytes, t.host->nbytes, "host buffer");
   lua_command c;
+  check_ends(L, &t);
   cla_lua_command_async(L, 4, t.buffer->device, &c);
+  check_ends(L, &t);
   return run_async(L, &t, &c, e);
 }
 
@@ -111,6 +120,8 @@ static int copy_on_host(lua_State *L) {
   size_t offset, source_offset, nbytes = read_ranges(L, to->nbytes, from->nbytes, &offset, &source_offset);
   if (lua_istable(L, 3) && cla_lua_fieldbool(L, 3, "async", false))
     cla_lua_badarg(L, 3, "async: no stream copies between two pieces of host memory");
+  cla_lua_checkhostbuffer(L, 1); /* see check_ends */
+  cla_lua_checkhostbuffer(L, 2);
   memmove((char *)to->memory + offset, (const char *)from->memory + source_offset, nbytes);
   return cla_lua_result(L, CLA_OK);
 }
@@ -124,14 +135,16 @@ int cla_lua_host_copy(lua_State *L) {
   cla_lua_checkhostbuffer(L, host_arg);
   cla_lua_checkbuffer(L, buffer_arg);
   lua_event *e = cla_lua_newevent(L);
-  transfer t = {.is_write = is_write, .host_arg = host_arg};
+  transfer t = {.is_write = is_write, .host_arg = host_arg, .buffer_arg = buffer_arg};
   t.buffer = check_buffer(L, buffer_arg);
   t.host = cla_lua_checkhostbuffer(L, host_arg);
   size_t to = is_write ? t.buffer->nbytes : t.host->nbytes, from = is_write ? t.host->nbytes : t.buffer->nbytes;
   t.nbytes = read_ranges(L, to, from, is_write ? &t.buffer_offset : &t.host_offset,
                          is_write ? &t.host_offset : &t.buffer_offset);
   lua_command c;
+  check_ends(L, &t);
   cla_lua_command(L, 3, t.buffer->device, &c);
+  check_ends(L, &t);
   if (c.async) return run_async(L, &t, &c, e);
   return cla_lua_result(L, enqueue(&t, &c.order));
 }

@@ -61,8 +61,11 @@ void cla_lua_enter(lua_State *L, lua_entry *e, lua_hooks *hooks, int object) {
   entries = e;
 }
 
+static void tell_record(lua_entry *e);
+
 void cla_lua_leave(lua_State *L, lua_entry *e) {
   if (!e->hooks) return;
+  if (e->has_record) tell_record(e);
   entries = e->outer;
   lua_pop(L, 1);
   if (e->has_failed) luaL_error(L, "%s", e->fault);
@@ -169,6 +172,11 @@ static void fail_later(lua_entry *e, const request *r) {
   e->has_failed = true;
 }
 
+static void tell_record(lua_entry *e) {
+  request r = {.hook = HOOK_RECORD, .stream = e->stream, .ticket = e->ticket};
+  if (!ask(e, &r)) fail_later(e, &r);
+}
+
 /* ---- The four hooks, as the core calls them ---------------------------------------------------- */
 
 static cla_status ask_allocate(lua_hooks *h, request *r) {
@@ -214,15 +222,20 @@ static void hook_free(void *arg, void *memory, void *backing, size_t nbytes) {
   cla_lua_unhooks(h);
 }
 
+/* The function is told when the call is over: by then the use is noted, whatever it closes. */
 static cla_status hook_record(void *arg, cla_stream *s, uint64_t *ticket) {
   lua_hooks *h = arg;
   const cla_host_hooks *k = &h->kinds[h->kind];
   cla_status status = k->record(k->arg, s, ticket);
   if (status || !h->has[HOOK_RECORD]) return status;
   lua_entry *e = entry_of(h);
-  request r = {.hook = HOOK_RECORD, .stream = s->id, .ticket = *ticket};
-  if (!e || !e->table) atomic_fetch_add(&h->missed, 1);
-  else if (!ask(e, &r)) fail_later(e, &r);
+  if (e && e->table && !e->has_record) {
+    e->has_record = true;
+    e->stream = s->id;
+    e->ticket = *ticket;
+  } else {
+    atomic_fetch_add(&h->missed, 1);
+  }
   return CLA_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Kernels: the fields that describe them, and the launch.
  *
- *   prog.saxpy{2.0, x, y, size = n}   -> event
+ *   prog.saxpy{2.0, x, y, size = n}          -> event
+ *   prog.saxpy:launch{2.0, x, y, size = n}   -> true: the same without an event, which takes less time
  *
  * The list part holds the arguments, exactly as many as the kernel has; what each parameter takes:
  *   integers, floats, bool   a number in the type's range (a float with an integral value too), a boolean
@@ -381,7 +382,7 @@ static cla_status launch_error(const lua_kernel *k, const launch *w, unsigned np
                     w->group[0], w->group[1], w->group[2], k->max_group, must);
 }
 
-/* Pins are taken, arguments set: on to the stream. */
+/* Pins are taken, arguments set: on to the stream. `event` may be NULL: none is wanted. */
 static cla_status enqueue(lua_kernel *k, const launch *w, const cla_order *o, unsigned npins, cl_event *event) {
   const cla_driver *driver = driver_of(k);
   cl_command_queue queue = o->stream->queue;
@@ -397,6 +398,7 @@ static cla_status enqueue(lua_kernel *k, const launch *w, const cla_order *o, un
 /* The kernel is on its way, whatever becomes of the watch: that is said when somebody waits. Gives the last number. */
 static uint64_t submitted(lua_kernel *k, const cla_order *o, cl_event event, lua_event *out) {
   uint64_t number = cla__stream_after(o->stream);
+  if (!out) return number;
   cla_lua_fillevent(out, event, o->stream, number);
   if (!out->watch) return number;
   out->watch->is_lost = cla__heap_watch_after(k->heap, o->stream, out->watch) != CLA_OK;
@@ -408,23 +410,25 @@ static cla_status run_inside(lua_kernel *k, const launch *w, const cla_order *o,
                              lua_event *out, uint64_t *number) {
   cl_event event = NULL;
   cla_status status = set_all(k, heap);
-  if (!status && out->watch) status = cla__heap_watch_before(k->heap, o->stream, out->watch);
-  if (!status) status = enqueue(k, w, o, npins, &event);
+  if (!status && out && out->watch) status = cla__heap_watch_before(k->heap, o->stream, out->watch);
+  if (!status) status = enqueue(k, w, o, npins, out ? &event : NULL);
   if (!status) *number = submitted(k, o, event, out);
   return status;
 }
 
 static bool uses_heap(const lua_kernel *k, const launch *w) {
+  if (!k->heap || w->is_empty) return false;
   bool is_used = k->nhidden > 0;
   for (unsigned i = 0; i < k->nargs && !is_used; i++) is_used = k->args[i].kind == CLA_ARG_HEAP && k->args[i].is_given;
-  return is_used && !w->is_empty;
+  return is_used;
 }
 
+/* `out` NULL: no event is made. */
 static cla_status run(lua_kernel *k, const launch *w, const cla_order *o, lua_event *out) {
   unsigned npins = 0;
   uint64_t number = 0;
   cl_mem heap = NULL;
-  const bool has_heap = uses_heap(k, w), alone = out->watch != NULL;
+  const bool has_heap = uses_heap(k, w), alone = out && out->watch;
   cla_status status = pin_all(k, &npins);
   if (!status && has_heap) {
     status = cla__heap_enter(k->heap, o->stream, alone, &heap);
@@ -439,7 +443,9 @@ static cla_status run(lua_kernel *k, const launch *w, const cla_order *o, lua_ev
 
 /* The event is closed, and stays so if the launch fails. */
 static void add_watch(lua_State *L, const lua_kernel *k, const launch *w, lua_event *event) {
-  if (!w->watches || !uses_heap(k, w)) return;
+  if (!w->watches) return;
+  if (!event) luaL_error(L, "%s: heap_oom: \"error\" is what the event raises, and launch makes none", k->name);
+  if (!event || !uses_heap(k, w)) return;
   event->watch = cla__heap_watch_new(k->name);
   if (!event->watch) luaL_error(L, "%s: not enough memory", k->name);
 }
@@ -469,13 +475,16 @@ static void read_wait(lua_State *L, lua_kernel *k, launch *w, lua_command *c) {
   if (k->readings != reading) read_table(L, k, w);
 }
 
-static int kernel_call(lua_State *L) {
+/* Pushes the event, or true. */
+static int launch_kernel(lua_State *L, bool wants_event) {
   lua_kernel *k = check_kernel(L, 1);
   if (lua_type(L, 2) != LUA_TTABLE)
     return luaL_error(L, "%s: a table of arguments expected, as in {..., size = n}, got %s", k->name,
                       cla_lua_pushgiven(L, 2));
   lua_settop(L, 2);
-  lua_event *event = cla_lua_newevent(L); /* may collect garbage: before all else */
+  lua_event *event = NULL;
+  if (wants_event) event = cla_lua_newevent(L); /* may collect garbage: before all else */
+  else lua_pushboolean(L, 1);
   cla_lua_checkopen(L, 1, k->kernel, "kernel");
   launch w;
   lua_command c;
@@ -488,14 +497,18 @@ static int kernel_call(lua_State *L) {
   if (status) return failed_launch(L, status);
   add_watch(L, k, &w, event);
   status = run(k, &w, &c.order, event);
-  if (status) {
+  if (status && event) {
     cla__heap_watch_free(event->watch, c.order.stream);
     event->watch = NULL;
-    return failed_launch(L, status);
   }
+  if (status) return failed_launch(L, status);
   lua_settop(L, 3);
   return 1;
 }
+
+static int kernel_call(lua_State *L) { return launch_kernel(L, true); }
+
+static int kernel_launch(lua_State *L) { return launch_kernel(L, false); }
 
 /* ---- Fields --------------------------------------------------------------------------------------------- */
 
@@ -567,7 +580,7 @@ static int localmem_tostring(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"close", kernel_close}, {NULL, NULL}};
+static const luaL_Reg methods[] = {{"launch", kernel_launch}, {"close", kernel_close}, {NULL, NULL}};
 
 static const luaL_Reg properties[] = {
     {"name", kernel_name},           {"args", kernel_args},

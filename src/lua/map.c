@@ -2,8 +2,6 @@
  *
  * A map keeps its allocation in place, also when the buffer is closed meanwhile. Closing the pool takes the memory
  * away: then the map can only be closed. What may be read and written is fixed by the mode. */
-#include <string.h>
-
 #include "binding.h"
 
 static lua_map *check(lua_State *L) {
@@ -21,10 +19,7 @@ int cla_lua_buffer_map(lua_State *L) {
   static const unsigned flags[] = {CLA_MAP_READ, CLA_MAP_WRITE, CLA_MAP_READ | CLA_MAP_WRITE, CLA_MAP_DISCARD};
   const lua_buffer *b = cla_lua_checkbuffer(L, 1);
   int mode = luaL_checkoption(L, 2, NULL, modes);
-  size_t offset = cla_lua_optsize(L, 3, "offset", 0);
-  cla_lua_checkrange(L, 3, offset, 0, b->nbytes, "buffer");
-  size_t nbytes = cla_lua_optsize(L, 4, "n", b->nbytes - offset);
-  cla_lua_checkrange(L, 4, offset, nbytes, b->nbytes, "buffer");
+  size_t nbytes, offset = cla_lua_optrange(L, 3, b->nbytes, "buffer", &nbytes);
   lua_map *m = cla_lua_new(L, sizeof *m, CLA_LUA_MAP, 1);
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, -2, 1);
@@ -61,30 +56,19 @@ static const lua_map *check_readable(lua_State *L) {
 
 static int map_read(lua_State *L) {
   const lua_map *m = check_readable(L);
-  size_t offset = cla_lua_optsize(L, 2, "offset", 0);
-  cla_lua_checkrange(L, 2, offset, 0, m->nbytes, "map");
-  size_t nbytes = cla_lua_optsize(L, 3, "n", m->nbytes - offset);
-  cla_lua_checkrange(L, 3, offset, nbytes, m->nbytes, "map");
-  lua_pushlstring(L, (const char *)m->host + offset, nbytes);
-  return 1;
+  return cla_lua_readbytes(L, m->host, m->nbytes, "map");
 }
 
 static int map_string(lua_State *L) {
   const lua_map *m = check_readable(L);
-  lua_pushlstring(L, m->host, m->nbytes);
-  return 1;
+  lua_settop(L, 1);
+  return cla_lua_readbytes(L, m->host, m->nbytes, "map");
 }
 
 static int map_write(lua_State *L) {
   const lua_map *m = check(L);
   if (!m->writable) luaL_error(L, "attempt to write to a map that was made for reading only");
-  luaL_checktype(L, 2, LUA_TSTRING);
-  size_t nbytes;
-  const char *bytes = lua_tolstring(L, 2, &nbytes);
-  size_t offset = cla_lua_optsize(L, 3, "offset", 0);
-  cla_lua_checkrange(L, 3, offset, nbytes, m->nbytes, "map");
-  memcpy((char *)m->host + offset, bytes, nbytes);
-  return cla_lua_result(L, CLA_OK);
+  return cla_lua_writebytes(L, m->host, m->nbytes, "map");
 }
 
 static int map_len(lua_State *L) {

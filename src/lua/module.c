@@ -67,6 +67,8 @@ int luaopen_clalloc_core(lua_State *L) {
   luaL_newlib(L, functions);
   cla_lua_debug_table(L);
   lua_setfield(L, -2, "debug");
+  cla_lua_pool_trace_table(L);
+  lua_setfield(L, -2, "pool_trace");
   lua_pushliteral(L, VERSION);
   lua_setfield(L, -2, "version");
   return 1;

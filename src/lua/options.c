@@ -100,7 +100,7 @@ cla_stream *cla_lua_topstream(lua_State *L, int index, cla_device *d, cla_device
 
 static cla_stream *read_stream(lua_State *L, int index, const parties *p) {
   cla_stream *s = NULL;
-  if (lua_getfield(L, index, "stream") != LUA_TNIL) s = cla_lua_topstream(L, index, p->own, p->other);
+  if (cla_lua_field(L, index, "stream") != LUA_TNIL) s = cla_lua_topstream(L, index, p->own, p->other);
   lua_pop(L, 1);
   return s;
 }
@@ -128,7 +128,7 @@ static void read_command(lua_State *L, int index, const parties *p, bool async, 
   c->order.blocking = !c->async;
   if (c->async) c->order.out = &c->out;
   if (!has_options) return;
-  lua_getfield(L, index, "wait");
+  cla_lua_field(L, index, "wait");
   read_waits(L, index, p, c);
   lua_pop(L, 1);
 }

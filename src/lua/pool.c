@@ -4,6 +4,7 @@
  * script's own: closing it frees its allocations, and their buffers are stale; collected, it goes when nothing refers
  * to it or to a buffer of it. */
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "binding.h"
@@ -19,7 +20,7 @@ static cla_pool *check(lua_State *L) { return cla_lua_checkpool(L, 1)->pool; }
 /* ---- Making ------------------------------------------------------------------------------------ */
 
 static lua_pool *push_closed(lua_State *L, lua_share *share) {
-  lua_pool *object = cla_lua_new(L, sizeof *object, CLA_LUA_POOL, 0);
+  lua_pool *object = cla_lua_new(L, sizeof *object, CLA_LUA_POOL, share->policy ? 1 : 0);
   share->count++;
   object->share = share;
   return object;
@@ -31,50 +32,15 @@ void cla_lua_pushpool(lua_State *L, lua_share *share, cla_pool *p) {
   object->pool = p;
 }
 
-/* The field of a policy table, if it is there. */
-static void read_size(lua_State *L, int index, const char *name, size_t *out) {
-  *out = cla_lua_fieldsize(L, index, name, *out);
-}
-
-static cla_policy named_policy(lua_State *L, int arg, const char *name) {
-  if (strcmp(name, "caching") == 0) return cla_policy_caching();
-  if (strcmp(name, "direct") == 0) return cla_policy_direct();
-  cla_lua_badarg(L, arg, "policy: none is named '%s'; there are caching, direct", name);
-}
-
-/* The policy table on top of the stack: {name =, parameters that differ from the named policy's}. */
-static cla_policy read_policy(lua_State *L, int arg) {
-  static const char *const known[] = {"name",         "align",      "grain",     "growth_min", "growth_max",
-                                      "growth_share", "growth_cap", "max_split", NULL};
-  int index = lua_gettop(L);
-  cla_lua_checkfields(L, index, known);
-  cla_policy policy = cla_policy_caching();
-  if (lua_getfield(L, index, "name") != LUA_TNIL) policy = named_policy(L, arg, luaL_tolstring(L, -1, NULL));
-  lua_settop(L, index);
-  read_size(L, index, "align", &policy.align);
-  read_size(L, index, "grain", &policy.grain);
-  read_size(L, index, "growth_min", &policy.growth_min);
-  read_size(L, index, "growth_max", &policy.growth_max);
-  read_size(L, index, "growth_share", &policy.growth_share);
-  read_size(L, index, "growth_cap", &policy.growth_cap);
-  read_size(L, index, "max_split", &policy.max_split);
-  return policy;
-}
-
+/* All but the policy, whose value stays on top of the stack. */
 static cla_pool_options read_options(lua_State *L, int arg) {
   static const char *const known[] = {"policy", "limit", "svm", "commit", NULL};
   cla_lua_checkfields(L, arg, known);
   cla_pool_options options = {.policy = cla_policy_caching()};
-  switch (lua_getfield(L, arg, "policy")) {
-  case LUA_TNIL: break;
-  case LUA_TSTRING: options.policy = named_policy(L, arg, lua_tostring(L, -1)); break;
-  case LUA_TTABLE: options.policy = read_policy(L, arg); break;
-  default: cla_lua_badarg(L, arg, "policy: a policy or its name expected, got %s", luaL_typename(L, -1));
-  }
-  lua_pop(L, 1);
   options.limit = cla_lua_fieldsize(L, arg, "limit", 0);
   if (cla_lua_fieldbool(L, arg, "svm", false)) options.flags |= CLA_POOL_SVM;
   if (!cla_lua_fieldbool(L, arg, "commit", true)) options.flags |= CLA_POOL_NO_COMMIT;
+  cla_lua_field(L, arg, "policy");
   return options;
 }
 
@@ -92,13 +58,23 @@ int cla_lua_device_pool(lua_State *L) {
   lua_device *d = cla_lua_checkdevice(L, 1);
   if (lua_isnoneornil(L, 2)) return push_default(L, d->share);
   luaL_checktype(L, 2, LUA_TTABLE);
-  cla_pool_options options = read_options(L, 2);
-  lua_pool *object = cla_lua_new(L, sizeof *object, CLA_LUA_POOL, 0);
+  lua_settop(L, 2);
+  lua_pool *object = cla_lua_new(L, sizeof *object, CLA_LUA_POOL, 1);
   lua_share *share = object->share = cla_lua_share(L, d->device);
+  cla_pool_options options = read_options(L, 2);
+  cla_decisions decisions = {0};
+  lua_policy *policy = lua_isnil(L, -1) ? NULL : cla_lua_readpolicy(L, 2, &options.policy, &decisions);
+  options.decisions = &decisions;
   cla_status status = cla_pool_create_with(d->device, &options, &share->pool);
-  if (status) return cla_lua_fail(L, status);
+  if (status) {
+    free(policy);
+    return cla_lua_fail(L, status);
+  }
   share->owns_pool = true;
+  share->policy = policy;
   object->pool = share->pool;
+  if (policy) cla_lua_keeppolicy(L, 3);
+  lua_settop(L, 3);
   return 1;
 }
 
@@ -179,6 +155,11 @@ static int pool_stats(lua_State *L) {
     memcpy(&value, (const char *)&stats + fields[i].offset, sizeof value);
     lua_pushinteger(L, (lua_Integer)value);
     lua_setfield(L, -2, fields[i].name);
+  }
+  const lua_policy *policy = cla_lua_checkpool(L, 1)->share->policy;
+  if (policy) {
+    lua_pushinteger(L, (lua_Integer)cla_lua_undecided(policy));
+    lua_setfield(L, -2, "missed_decisions");
   }
   return 1;
 }

@@ -257,12 +257,13 @@ static int build_failed(lua_State *L, lua_program *p, const char *options, cl_in
   return luaL_error(L, "program: the source does not build for %s:\n%s", device, lua_tostring(L, -2));
 }
 
-/* Pushes "a;b;c". */
+/* Pushes "a;b;c". Asked for the names of a program without kernels, NVIDIA's driver (580) crashes. */
 static cl_int push_kernel_names(lua_State *L, const lua_program *p) {
   const cla_driver *driver = p->device->driver;
-  size_t n = 0;
+  size_t n = 0, nkernels = 0;
   luaL_Buffer b;
-  cl_int err = cla__get_program_info(driver, p->program, CL_PROGRAM_KERNEL_NAMES, 0, NULL, &n);
+  cl_int err = cla__get_program_info(driver, p->program, CL_PROGRAM_NUM_KERNELS, sizeof nkernels, &nkernels, NULL);
+  if (!err && nkernels) err = cla__get_program_info(driver, p->program, CL_PROGRAM_KERNEL_NAMES, 0, NULL, &n);
   char *names = luaL_buffinitsize(L, &b, n + 1);
   memset(names, 0, n + 1);
   if (!err && n) err = cla__get_program_info(driver, p->program, CL_PROGRAM_KERNEL_NAMES, n, names, NULL);

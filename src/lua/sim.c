@@ -1,8 +1,8 @@
 /* Simulated devices: `cl.simulate{...}` and `sim:complete(stream [, n])`. */
 #include "binding.h"
 
-static const char *const fields[] = {"capacity", "align",  "max_alloc",        "refuse_above",
-                                     "lazy",     "manual", "accepts_oversize", NULL};
+static const char *const fields[] = {"capacity",         "align",        "max_alloc", "refuse_above", "lazy", "manual",
+                                     "accepts_oversize", "ordered_subs", NULL};
 
 int cla_lua_simulate(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -15,7 +15,8 @@ int cla_lua_simulate(lua_State *L) {
                               .lazy = cla_lua_fieldbool(L, 1, "lazy", false),
                               .manual = cla_lua_fieldbool(L, 1, "manual", false),
                               .accepts_oversize = cla_lua_fieldbool(L, 1, "accepts_oversize", false),
-                              .refuse_above = cla_lua_fieldsize(L, 1, "refuse_above", 0)};
+                              .refuse_above = cla_lua_fieldsize(L, 1, "refuse_above", 0),
+                              .ordered_subs = cla_lua_fieldbool(L, 1, "ordered_subs", false)};
   lua_device *object = cla_lua_new(L, sizeof *object, CLA_LUA_DEVICE, CLA_LUA_DEVICE_VALUES);
   object->share = cla_lua_share(L, NULL);
   cla_status status = cla_simulate(&sim, &object->share->device);

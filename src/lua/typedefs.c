@@ -2,8 +2,8 @@
  *
  * OpenCL tells a parameter's type by name only, and drivers take a struct of any size. So the compiler is asked, once a kernel
  * that has such parameters: behind the source, a kernel a type whose required group size is (sizeof the type, number of the
- * built-in type it is the same as, 1), which a query reads back; nothing is run. A compiler that refuses
- * leaves the sizes unknown: then any string goes. */
+ * built-in type it is the same as, 1), which a query reads back; nothing is run. They have a parameter, because NVIDIA's
+ * compiler (580) fails on kernels without any. A compiler that refuses leaves the sizes unknown: then any string goes. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static void push_questions(lua_State *L, const lua_kernel *k, int program) {
       lua_pushfstring(L, " cla_is_%s(%s)", scalars[s], k->args[i].type);
       luaL_addvalue(&b);
     }
-    lua_pushfstring(L, " 1, 1))) void cla_type_%d(void) {}\n", (int)i);
+    lua_pushfstring(L, " 1, 1))) void cla_type_%d(global int *unused) {}\n", (int)i);
     luaL_addvalue(&b);
   }
   luaL_pushresult(&b);

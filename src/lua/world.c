@@ -99,7 +99,7 @@ void cla_lua_stray(lua_State *L) {
 static void close_strays(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &strays_key) != LUA_TTABLE) return;
   for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
-    luaL_getmetafield(L, -2, "__gc");
+    if (luaL_getmetafield(L, -2, "__gc") == LUA_TNIL) continue; /* closed, and retired since: cla_lua_retire */
     lua_pushvalue(L, -3);
     if (lua_pcall(L, 1, 0, 0)) lua_pop(L, 1);
   }

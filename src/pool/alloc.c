@@ -7,8 +7,7 @@
 #include <stdio.h>
 
 #include "pool/count.h"
-
-/* ---- Taking a free block ---- */
+#include "pool/tracing.h"
 
 static void activate(cla_pool *p, cla_block *b, size_t nbytes) {
   b->state = CLA_ACTIVE; /* a quick block is QUICK until now */
@@ -16,57 +15,7 @@ static void activate(cla_pool *p, cla_block *b, size_t nbytes) {
   b->generation = ++p->generation;
   b->segment->nlive++;
   cla__count_alloc(p, b);
-}
-
-/* A binned block, cut to size, for `o`. What is cut off stays with the owner it came from. */
-static cla_block *take(cla_pool *p, cla_owner *o, cla_block *b, size_t size) {
-  cla_owner *from = b->owner;
-  cla__owner_unbin(b);
-  b->state = CLA_ACTIVE; /* in no list, and not live yet: generation is 0 */
-  if (cla__policy_may_split(p, b, size)) {
-    cla_block *rest = cla__block_split(p, b, size);
-    if (rest) cla__owner_bin(from, rest);
-  }
-  if (from != o) cla__block_give(b, o);
-  return b;
-}
-
-/* The best of one owner's free blocks that are done up to `done`; blocks beside live ones before whole segments. */
-static cla_block *fit(cla_pool *p, const cla_owner *o, size_t size, uint64_t done) {
-  size_t most = cla__policy_largest_for(p, size);
-  cla_block *part = cla__bins_fit(&o->parts, size, most, done, p->align_log2);
-  if (part && part->size == size) return part;
-  cla_block *whole = cla__bins_fit(&o->wholes, size, most, done, p->align_log2);
-  return part && !(whole && whole->size == size) ? part : whole;
-}
-
-static cla_block *find_own(cla_pool *p, cla_owner *o, size_t size) {
-  cla_block *b = fit(p, o, size, UINT64_MAX);
-  if (o->nquick && !(b && b->size == size)) {
-    cla__owner_flush(o);
-    b = fit(p, o, size, UINT64_MAX);
-  }
-  return b;
-}
-
-/* Memory that other streams are done with: one bounded look a stream. */
-static cla_block *find_adoptable(cla_pool *p, cla_owner *o, size_t size) {
-  cla_block *b = fit(p, p->nobody, size, UINT64_MAX);
-  if (b || p->nstreams < 2) return b;
-  for (cla_owner *other = p->owners; other; other = other->next) {
-    if (other == o || !other->stream) continue;
-    cla__owner_flush(other);
-    b = fit(p, other, size, cla__owner_done(other));
-    if (b) return b;
-  }
-  return NULL;
-}
-
-static cla_block *find(cla_pool *p, cla_owner *o, size_t size) {
-  if (!p->policy.caches || p->is_closed) return NULL;
-  cla_block *b = find_own(p, o, size);
-  if (!b) b = find_adoptable(p, o, size);
-  return b ? take(p, o, b, size) : NULL;
+  cla__trace_block(p, CLA_TRACE_ALLOC, b);
 }
 
 /* ---- Out of memory ---- */
@@ -77,12 +26,18 @@ typedef struct attempt {
   size_t nbytes, size;
   cla_reclaim reclaim;
   void *arg;
-  unsigned tried; /* bit i: step i of step_names */
+  unsigned tried;   /* bit i: step i of step_names */
+  bool has_missed;  /* functions have been asked in vain, ... */
+  cla_moment since; /* ... at this moment */
 } attempt;
 
 enum step { ADOPT_WAITING, COLLECT, GIVE_BACK, WAIT_HELD, ASK };
 static const char *const step_names[] = {"adopting with a wait", "collecting garbage", "giving segments back",
                                          "waiting for streams", "the oom function"};
+
+enum { ASKED_AT_MOST = 8 /* times for one allocation: who says "again" for ever does not hang it */ };
+
+static bool memory_is_short(cla_status status) { return status == CLA_E_LIMIT || status == CLA_E_NOMEM; }
 
 /* Gives wholly free segments back, largest first, until `enough` says so. Holds the lock before and after. */
 static void give_back(cla_pool *p, bool (*enough)(const cla_pool *, size_t), size_t need) {
@@ -100,28 +55,28 @@ static bool below_peak(const cla_pool *p, size_t need) {
 }
 static bool one_went(const cla_pool *p, size_t driver_frees) { return p->stats.driver_frees != driver_frees; }
 
-static cla_status over_limit(const cla_pool *p, size_t need) {
+static bool over_limit(const cla_pool *p, size_t need) {
   size_t used = (size_t)p->stats.reserved_bytes + p->growing;
-  return used > p->limit || need > p->limit - used ? CLA_E_LIMIT : CLA_OK;
+  return used > p->limit || need > p->limit - used;
 }
 
-/* A new segment: of the size wanted, else of whole grains, else of the bare request. Holds the lock before and after. */
-static cla_status grow(cla_pool *p, cla_owner *o, size_t size) {
-  size_t need, want;
-  if (size > p->limit) return CLA_E_LIMIT; /* whatever went back: the cache is not spoiled for it */
-  cla__policy_grow(p, size, &need, &want);
-  if (p->policy.keeps_peak) {
-    if (!below_peak(p, need)) give_back(p, below_peak, need);
-    size_t used = (size_t)p->stats.reserved_bytes + p->growing;
-    if (below_peak(p, need) && want > p->stats.peak_reserved_bytes - used) {
-      want = (size_t)(p->stats.peak_reserved_bytes - used) / p->policy.grain * p->policy.grain;
-      if (want < need) want = need;
-    }
-  }
+static cla_status at_limit(void) { return cla__error(CLA_E_LIMIT, "the limit is reached"); }
+
+/* Before the high-water mark is raised: what is wholly free goes back, and less is wanted. */
+static void stay_below_peak(cla_pool *p, size_t need, size_t *want) {
+  if (!below_peak(p, need)) give_back(p, below_peak, need);
+  size_t used = (size_t)p->stats.reserved_bytes + p->growing;
+  if (!below_peak(p, need) || *want <= p->stats.peak_reserved_bytes - used) return;
+  *want = (size_t)(p->stats.peak_reserved_bytes - used) / p->policy.grain * p->policy.grain;
+  if (*want < need) *want = need;
+}
+
+/* The size wanted, else of whole grains, else of the bare request. */
+static cla_status grow_plain(cla_pool *p, cla_owner *o, size_t size, size_t need, size_t want) {
   if (over_limit(p, want)) want = need;
   if (over_limit(p, want)) { /* a whole grain does not fit any more: the request alone may */
     need = want = size;
-    if (over_limit(p, want)) return CLA_E_LIMIT;
+    if (over_limit(p, want)) return at_limit();
   }
   cla_status status = cla__segment_make(p, o, want);
   if (status == CLA_E_NOMEM && want > need && !over_limit(p, need)) status = cla__segment_make(p, o, need);
@@ -129,21 +84,59 @@ static cla_status grow(cla_pool *p, cla_owner *o, size_t size) {
   return status;
 }
 
+/* The policy's function says how much, and how much less when that is refused. */
+static cla_status grow_asking(const attempt *a, size_t need, size_t want) {
+  enum { SIZES_TRIED = 64 };
+  cla_pool *p = a->pool;
+  cla_status status = CLA_E_LIMIT;
+  size_t refused = 0;
+  for (int i = 0; i < SIZES_TRIED; i++) {
+    size_t n = !refused ? want : refused > need ? need : a->size;
+    const cla_request r = cla__request(p, a->nbytes, a->size, a->owner);
+    cla_status asked = cla__ask_grow(p, &r, refused, &n);
+    if (asked) return asked;
+    if (refused && n >= refused) break;
+    status = over_limit(p, n) ? at_limit() : cla__segment_make(p, a->owner, n);
+    if (!memory_is_short(status)) break;
+    refused = n;
+  }
+  return status;
+}
+
+/* A new segment. Holds the lock before and after. */
+static cla_status grow(const attempt *a) {
+  cla_pool *p = a->pool;
+  size_t need, want;
+  if (a->size > p->limit) return at_limit(); /* whatever went back: the cache is not spoiled for it */
+  cla__policy_grow(p, a->size, &need, &want);
+  if (p->policy.keep == CLA_KEEP_PEAK) stay_below_peak(p, need, &want);
+  if (p->policy.exclusive && cla__policy_tail(p) > want) want = cla__policy_tail(p);
+  if (p->decisions.grow) return grow_asking(a, need, want);
+  return grow_plain(p, a->owner, a->size, need, want);
+}
+
+/* Looks in the pool. Functions are not asked the same twice. */
+static cla_status look(attempt *a, cla_block **out) {
+  cla_pool *p = a->pool;
+  *out = NULL;
+  if (a->has_missed && cla__is_now(p, &a->since)) return CLA_OK;
+  cla_status status = cla__choose(p, a->owner, a->nbytes, a->size, out);
+  a->has_missed = !p->is_plain && !status && !*out;
+  if (a->has_missed) a->since = cla__now(p);
+  return status;
+}
+
 /* Looks in the pool, then asks the driver. */
 static cla_status find_or_grow(attempt *a, cla_block **out) {
   cla_pool *p = a->pool;
   cla_status status = cla__pool_live(p);
+  if (!status) status = look(a, out);
+  if (status || *out) return status;
+  status = grow(a);
   if (status) return status;
-  if ((*out = find(p, a->owner, a->size)) != NULL) return CLA_OK;
-  status = grow(p, a->owner, a->size);
-  if (status) return status;
-  if (p->policy.caches) {
-    *out = find(p, a->owner, a->size);
-  } else {
-    *out = fit(p, a->owner, a->size, UINT64_MAX);
-    if (*out) *out = take(p, a->owner, *out, a->size);
-  }
-  return *out ? CLA_OK : cla__error(CLA_E_NOMEM, "another thread took the memory just got");
+  status = cla__choose_fresh(p, a->owner, a->nbytes, a->size, out);
+  if (status || *out) return status;
+  return cla__error(CLA_E_NOMEM, "another thread took the memory just got");
 }
 
 /* Another stream's free block that its commands may still use: ours wait for them. */
@@ -152,11 +145,11 @@ static bool adopt_waiting(attempt *a, cla_block **out) {
   for (cla_owner *other = p->owners; other; other = other->next) {
     if (other == a->owner || !other->stream) continue;
     cla__owner_flush(other);
-    cla_block *b = fit(p, other, a->size, UINT64_MAX);
+    cla_block *b = cla__choose_of(p, other, a->size, UINT64_MAX);
     if (!b) continue;
     uint64_t number = b->freed_at;
     cla_stream *ours = a->owner->stream, *theirs = other->stream;
-    b = take(p, a->owner, b, a->size);
+    b = cla__take(p, a->owner, b, a->size);
     cla__stream_hold(theirs);
     other->nrefs++;
     cla__unlock(&p->lock);
@@ -185,8 +178,6 @@ static bool ask_reclaim(attempt *a, cla_stage stage) {
   return any;
 }
 
-static bool memory_is_short(cla_status status) { return status == CLA_E_LIMIT || status == CLA_E_NOMEM; }
-
 static cla_status give_back_one_by_one(attempt *a, cla_status status, cla_block **out) {
   cla_pool *p = a->pool;
   while (memory_is_short(status)) {
@@ -198,14 +189,42 @@ static cla_status give_back_one_by_one(attempt *a, cla_status status, cla_block 
   return status;
 }
 
+/* Asks the scripting layer, then the policy; *again: there may be memory now. What they do leaves no message but their own
+ * failure's. */
+static cla_status ask_for_help(attempt *a, const cla_request *r, unsigned times, bool *again) {
+  cla_error_memo cause;
+  cla__error_keep(&cause);
+  cla_status asked = CLA_OK;
+  *again = ask_reclaim(a, CLA_STAGE_OOM);
+  if (!*again && a->pool->decisions.oom) asked = cla__ask_oom(a->pool, r, times, again);
+  if (!asked) cla__error_restore(&cause);
+  return asked;
+}
+
+/* Whoever may know more is asked, and again as long as there is hope. */
+static cla_status ask_last(attempt *a, cla_status status, cla_block **out) {
+  cla_pool *p = a->pool;
+  for (unsigned i = 0; i < ASKED_AT_MOST && memory_is_short(status); i++) {
+    const cla_request r = cla__request(p, a->nbytes, a->size, a->owner);
+    bool again;
+    cla_status asked = ask_for_help(a, &r, i, &again);
+    if (asked) return asked;
+    if (!again) break;
+    a->tried |= 1u << ASK;
+    cla__pool_consolidate(p);
+    status = give_back_one_by_one(a, find_or_grow(a, out), out);
+  }
+  return status;
+}
+
 /* The steps, in order; after each the pool is looked in again. Holds the lock before and after. */
 static cla_status recover(attempt *a, cla_status status, cla_block **out) {
-  enum { ASKED_AT_MOST = 8 };
   cla_pool *p = a->pool;
-  if (a->size > p->limit) return status;
+  if (a->size > p->limit) return ask_last(a, status, out); /* nothing but another limit helps */
   if (p->policy.caches) {
     cla__pool_consolidate(p);
-    if ((*out = find(p, a->owner, a->size)) != NULL) return CLA_OK;
+    cla_status chosen = look(a, out);
+    if (chosen || *out) return chosen;
     if (p->nstreams > 1) {
       a->tried |= 1u << ADOPT_WAITING;
       if (adopt_waiting(a, out)) return CLA_OK;
@@ -225,18 +244,13 @@ static cla_status recover(attempt *a, cla_status status, cla_block **out) {
   cla__pool_consolidate(p);
   status = find_or_grow(a, out);
   status = give_back_one_by_one(a, status, out);
-  for (int i = 0; i < ASKED_AT_MOST && memory_is_short(status) && a->reclaim; i++) {
-    if (!ask_reclaim(a, CLA_STAGE_OOM)) break;
-    a->tried |= 1u << ASK;
-    cla__pool_consolidate(p);
-    status = find_or_grow(a, out);
-  }
-  return status;
+  return ask_last(a, status, out);
 }
 
 static cla_status report(attempt *a, cla_status status, const char *cause) {
   cla_pool *p = a->pool;
   p->stats.ooms++;
+  cla__trace_oom(p, a->nbytes, a->owner);
   const cla_stats totals = cla__pool_totals(p), *s = &totals;
   char tried[160] = "";
   size_t used = 0;
@@ -262,12 +276,19 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   cla__error_keep(&before);
   cla_owner *ended = NULL;
   cla_segment *given = NULL;
+  cla_status status = CLA_OK;
+  *out = NULL;
+  if (!p->is_plain) { /* not looked for yet: the streams are asked only if there is nothing at hand */
+    status = look(a, out);
+    if (status || *out) return status;
+  }
   cla__unlock(&p->lock);
   cla__pool_poll(p);
   cla__lock(&p->lock);
   cla__owners_reap(p, &ended);
+  if (p->nundecided) cla__ask_keep(p);
   cla__pool_sweep(p, &given);
-  cla_status status = find_or_grow(a, out);
+  status = find_or_grow(a, out);
   if (memory_is_short(status)) {
     status = recover(a, status, out);
     if (!status) p->stats.retries++;
@@ -275,7 +296,7 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   if (memory_is_short(status)) {
     cla_error_memo cause;
     cla__error_keep(&cause);
-    status = report(a, status, status == CLA_E_LIMIT ? "the limit is reached" : cause.text);
+    status = report(a, status, cause.text);
   } else if (!status) {
     cla__error_restore(&before);
   }
@@ -303,7 +324,7 @@ static inline __attribute__((always_inline)) cla_status pool_alloc(cla_pool *p, 
   if (!status) status = cla__owner_of(p, s, &o);
   if (status) goto done;
   b = cla__owner_quick(o, size);
-  if (!b && p->policy.caches && (b = find_own(p, o, size)) != NULL) b = take(p, o, b, size);
+  if (!b && p->is_plain && (b = cla__choose_own(p, o, size)) != NULL) b = cla__take(p, o, b, size);
   if (!b) {
     attempt a = {.pool = p, .owner = o, .nbytes = nbytes, .size = size, .reclaim = reclaim, .arg = arg};
     o->nrefs++;
@@ -319,8 +340,66 @@ done:
   return status;
 }
 
+/* ---- Policies that are told, and may refuse ---- */
+
+/* Asks `admit` until it agrees. Where it refuses for want of memory, garbage and whoever is asked last may help. */
+static cla_status admit(cla_pool *p, size_t nbytes, const cla_stream *s, cla_reclaim reclaim, void *arg) {
+  attempt a = {.pool = p, .nbytes = nbytes, .reclaim = reclaim, .arg = arg};
+  cla__lock(&p->lock);
+  cla_status status = cla__pool_live(p);
+  unsigned times = 0;
+  for (bool again = !status; again;) {
+    cla_request r = cla__request(p, nbytes, nbytes, NULL);
+    r.stream = s->id;
+    status = cla__ask_admit(p, &r);
+    if (!memory_is_short(status)) break;
+    if (!(a.tried & 1u << COLLECT)) {
+      a.tried |= 1u << COLLECT;
+      if (ask_reclaim(&a, CLA_STAGE_COLLECT)) continue;
+    }
+    if (times == ASKED_AT_MOST) break;
+    cla_status asked = ask_for_help(&a, &r, times++, &again);
+    if (asked) status = asked;
+    if (asked) break;
+  }
+  if (memory_is_short(status)) p->stats.ooms++;
+  cla__unlock(&p->lock);
+  return status;
+}
+
+static __attribute__((noinline)) cla_status alloc_watched(cla_pool *p, size_t nbytes, cla_stream *s,
+                                                          cla_reclaim reclaim, void *arg, cla_handle *out,
+                                                          void **address) {
+  cla_handle h;
+  void *at = NULL;
+  cla_status status = p->decisions.admit ? admit(p, nbytes, s, reclaim, arg) : CLA_OK;
+  if (!status) status = pool_alloc(p, nbytes, s, reclaim, arg, &h, &at);
+  if (status) {
+    const cla_note failure = {.what = CLA_NOTE_FAIL, .nbytes = nbytes, .stream = s->id};
+    cla_error_memo cause;
+    cla__error_keep(&cause);
+    cla_status told = cla__tell(p, &failure);
+    cla__error_restore(&cause);
+    (void)told; /* one failure is enough */
+    return status;
+  }
+  const cla_note note = cla__note_of(CLA_NOTE_ALLOC, &h);
+  status = cla__tell(p, &note);
+  if (status) {
+    cla_error_memo cause;
+    cla__error_keep(&cause);
+    cla__pool_free_silently(&h);
+    cla__error_restore(&cause);
+    return status;
+  }
+  *out = h;
+  if (address) *address = at;
+  return CLA_OK;
+}
+
 cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclaim reclaim, void *arg, cla_handle *out,
                            void **address) {
+  if (p->is_watched) return alloc_watched(p, nbytes, s, reclaim, arg, out, address);
   return pool_alloc(p, nbytes, s, reclaim, arg, out, address);
 }
 
@@ -341,5 +420,6 @@ cla_status cla_alloc(cla_pool *p, size_t nbytes, cla_stream *s, void **address) 
     if (!p && (status = cla_device_pool(d, &p)) != CLA_OK) return status;
   }
   cla_handle h;
+  if (p->is_watched) return alloc_watched(p, nbytes, s, NULL, NULL, &h, address);
   return pool_alloc(p, nbytes, s, NULL, NULL, &h, address);
 }

@@ -31,8 +31,7 @@ void cla__bins_remove(cla_bins *bins, cla_block *b, unsigned align_log2) {
   if (!bins->sl[fl]) bins->fl &= ~((uint64_t)1 << fl);
 }
 
-/* The first class at or after `class` that has blocks, or CLA_CLASSES. */
-static unsigned next_class(const cla_bins *bins, unsigned class) {
+unsigned cla__bins_next(const cla_bins *bins, unsigned class) {
   if (class >= CLA_CLASSES) return CLA_CLASSES;
   unsigned fl = class / CLA_SL;
   uint32_t sl = bins->sl[fl] & (~0u << class % CLA_SL);
@@ -60,7 +59,7 @@ cla_block *cla__bins_fit(const cla_bins *bins, size_t size, size_t most, uint64_
   enum { CLASSES_TRIED = 4 }; /* more only when blocks are passed over as not done or too large */
   unsigned class = cla__class_of(size >> align_log2);
   for (int tried = 0; tried < CLASSES_TRIED; tried++, class ++) {
-    class = next_class(bins, class);
+    class = cla__bins_next(bins, class);
     if (class == CLA_CLASSES) return NULL;
     cla_block *b = smallest_of(bins, class, size, most, done);
     if (b) return b;

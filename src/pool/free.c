@@ -5,6 +5,27 @@
 #include <stdlib.h>
 
 #include "pool/count.h"
+#include "pool/tracing.h"
+
+/* ---- Segments that become free ---- */
+
+/* The counts behind `chores` change with the flags. */
+static void set_flag(cla_pool *p, bool *flag, size_t *count, bool value) {
+  if (*flag == value) return;
+  *flag = value;
+  if (value) ++*count, ++p->chores;
+  else --*count, --p->chores;
+}
+
+void cla__segment_decided(cla_pool *p, cla_segment *g, bool is_unwanted) {
+  set_flag(p, &g->is_undecided, &p->nundecided, false);
+  set_flag(p, &g->is_unwanted, &p->nunwanted, is_unwanted);
+}
+
+/* Nothing in the segment is live any more. */
+static void segment_idle(cla_pool *p, cla_segment *g) {
+  if (p->decisions.keep && !g->is_bad) set_flag(p, &g->is_undecided, &p->nundecided, true);
+}
 
 /* ---- Freeing ---- */
 
@@ -21,7 +42,9 @@ void cla__pool_settle(cla_pool *p, cla_block *b) {
     b->nuses--;
   }
   b->segment->nlive--;
+  cla__trace_block(p, CLA_TRACE_FREE_COMPLETED, b);
   if (b->segment->is_bad) return; /* stays held until its segment goes */
+  if (!b->segment->nlive) segment_idle(p, b->segment);
   cla__uncount_held(p, b);
   cla__raise_cached(p);
   cla__owner_put(b->owner, b);
@@ -38,6 +61,7 @@ void cla__segment_spoil(cla_pool *p, cla_segment *g) {
   cla__pool_flush(p);
   g->is_bad = true;
   p->nspoiled++;
+  p->chores++;
   for (cla_block *b = g->first; b; b = b->next) {
     if (b->state != CLA_BINNED) continue;
     cla__owner_unbin(b);
@@ -52,16 +76,30 @@ static void give_back_spoiled(cla_pool *p, cla_segment *g, cla_segment **chain) 
   cla__segment_clear(p, g);
   cla__segment_unlink(p, g, chain);
   p->nspoiled--;
+  p->chores--;
+}
+
+static bool may_go(const cla_segment *g) {
+  const cla_block *b = g->first;
+  return cla__is_whole(b) && b->state == CLA_BINNED && b->freed_at <= cla__owner_done(b->owner) && !g->pins;
 }
 
 void cla__pool_sweep(cla_pool *p, cla_segment **chain) {
-  if (p->nspoiled)
+  if (p->nspoiled | p->nunwanted)
     for (cla_segment *next, *g = p->segments; g; g = next) {
       next = g->next;
       if (g->is_bad && !g->nlive) give_back_spoiled(p, g, chain);
+      else if (g->is_unwanted && may_go(g)) cla__segment_unlink(p, g, chain);
     }
-  if (p->policy.caches) return;
+  if (p->policy.caches && p->policy.keep != CLA_KEEP_NEVER) return;
   for (cla_segment *g; (g = cla__segment_releasable(p)) != NULL;) cla__segment_unlink(p, g, chain);
+}
+
+/* What a free leaves to do. May drop the lock. */
+static __attribute__((noinline)) void do_chores(cla_pool *p, cla_segment *g, cla_segment **chain) {
+  if (!g->nlive) segment_idle(p, g);
+  if (p->nundecided) cla__ask_keep(p);
+  if (!p->is_closed) cla__pool_sweep(p, chain);
 }
 
 static void free_locked(cla_pool *p, cla_block *b, cla_segment **chain) {
@@ -76,26 +114,66 @@ static void free_locked(cla_pool *p, cla_block *b, cla_segment **chain) {
     b->state = CLA_HELD;
     b->before = b->after = NULL;
     cla__count_held(p, b);
+    cla__trace_block(p, CLA_TRACE_FREE_REQUESTED, b);
     cla__pool_settle(p, b);
   } else {
     g->nlive--;
+    cla__trace_block(p, CLA_TRACE_FREE, b);
     cla__owner_put(o, b);
   }
-  if (p->nspoiled || !p->policy.caches) cla__pool_sweep(p, chain);
+  if (p->chores) do_chores(p, g, chain);
 }
 
-cla_status cla__pool_free(const cla_handle *h) {
+static cla_note note_of(cla_happening what, const cla_block *b) {
+  return (cla_note){.what = what,
+                    .address = cla__block_address(b),
+                    .nbytes = b->requested,
+                    .size = b->size,
+                    .segment = b->segment->number,
+                    .offset = b->offset,
+                    .stream = b->owner->stream ? b->owner->stream->id : 0};
+}
+
+cla_note cla__note_of(cla_happening what, const cla_handle *h) {
+  cla__lock(&h->pool->lock);
+  cla_note note = {.what = what};
+  if (h->block->generation == h->generation) note = note_of(what, h->block);
+  cla__unlock(&h->pool->lock);
+  return note;
+}
+
+/* A live block of a pool whose policy is told. Gives the lock back. */
+static __attribute__((noinline)) void free_watched(cla_pool *p, cla_block *b, bool is_told) {
+  const cla_note note = note_of(CLA_NOTE_FREE, b);
+  cla_segment *chain = NULL;
+  free_locked(p, b, &chain);
+  cla__unlock(&p->lock);
+  if (chain) cla__segments_release(p, chain);
+  if (is_told) cla__tell(p, &note);
+}
+
+static inline __attribute__((always_inline)) cla_status pool_free(const cla_handle *h, bool is_told) {
   cla_status status = cla__alive();
   if (status) return status;
   cla_pool *p = h->pool;
   cla_segment *chain = NULL;
   cla__lock(&p->lock);
-  if (h->block->generation == h->generation) free_locked(p, h->block, &chain);
-  else status = stale(h);
+  if (h->block->generation == h->generation) {
+    if (p->is_watched) {
+      free_watched(p, h->block, is_told);
+      return CLA_OK;
+    }
+    free_locked(p, h->block, &chain);
+  } else {
+    status = stale(h);
+  }
   cla__unlock(&p->lock);
   if (chain) cla__segments_release(p, chain);
   return status;
 }
+
+cla_status cla__pool_free(const cla_handle *h) { return pool_free(h, true); }
+cla_status cla__pool_free_silently(const cla_handle *h) { return pool_free(h, false); }
 
 /* ---- From addresses to handles ---- */
 
@@ -128,7 +206,7 @@ cla_status cla__handle_of(const void *address, cla_handle *out, size_t *offset) 
   size_t at = (uintptr_t)address - g->range.base;
   cla_block *b = cla__block_at(p, g, at >> g->stretch);
   size_t inside = (uintptr_t)address - (uintptr_t)cla__block_address(b);
-  if (b->state != CLA_ACTIVE)
+  if (b->state != CLA_ACTIVE || !b->generation) /* without one: on its way to somebody */
     status = cla__error(CLA_E_FREED, "address %p is freed, or lies in no allocation", address);
   else if (inside >= b->requested && !(inside == 0 && b->requested == 0))
     status = cla__error(CLA_E_BOUNDS, "address %p is %zu bytes into an allocation of %zu bytes", address, inside,
@@ -159,13 +237,17 @@ cla_status cla_free(void *address) {
   cla_pool *p = lock_pool_of(address, &g);
   if (!p) return unknown_address(address);
   cla_block *b = cla__table_find(&p->blocks, (uintptr_t)address);
-  if (b && b->state == CLA_ACTIVE) {
+  if (b && b->state == CLA_ACTIVE && b->generation) {
+    if (p->is_watched) {
+      free_watched(p, b, true);
+      return CLA_OK;
+    }
     free_locked(p, b, &chain);
   } else if (b) {
     status = cla__error(CLA_E_FREED, "address %p is freed already", address);
   } else {
     b = cla__block_at(p, g, ((uintptr_t)address - g->range.base) >> g->stretch);
-    status = b->state == CLA_ACTIVE
+    status = b->state == CLA_ACTIVE && b->generation
                  ? cla__error(CLA_E_INVALID, "address %p lies inside the allocation at %p; only its start can be freed",
                               address, cla__block_address(b))
                  : cla__error(CLA_E_FREED, "address %p is freed already", address);

@@ -7,7 +7,7 @@
 
 #include "pool/count.h"
 
-static cla_status lock_live(cla_pool *p) {
+cla_status cla__pool_lock_live(cla_pool *p) {
   cla_status status = cla__alive();
   if (status) return status;
   if (!p) return cla__error(CLA_E_INVALID, "no pool");
@@ -43,7 +43,7 @@ cla_stats cla__pool_totals(cla_pool *p) {
 }
 
 cla_status cla_pool_stats(cla_pool *p, cla_stats *out) {
-  cla_status status = lock_live(p);
+  cla_status status = cla__pool_lock_live(p);
   if (status) return status;
   *out = cla__pool_totals(p);
   cla__unlock(&p->lock);
@@ -51,7 +51,7 @@ cla_status cla_pool_stats(cla_pool *p, cla_stats *out) {
 }
 
 cla_status cla_pool_reset_peaks(cla_pool *p) {
-  cla_status status = lock_live(p);
+  cla_status status = cla__pool_lock_live(p);
   if (status) return status;
   cla_stats *s = &p->stats;
   s->peak_active_bytes = s->active_bytes;
@@ -64,14 +64,14 @@ cla_status cla_pool_reset_peaks(cla_pool *p) {
 }
 
 cla_status cla_pool_trim(cla_pool *p, size_t *freed) {
-  cla_status status = lock_live(p);
+  cla_status status = cla__pool_lock_live(p);
   if (status) return status;
   uint64_t before = p->stats.reserved_bytes;
   cla__unlock(&p->lock);
   cla__pool_wait_streams(p);
   cla_segment *chain = NULL;
   cla_owner *ended = NULL;
-  status = lock_live(p); /* someone may have closed it while we waited */
+  status = cla__pool_lock_live(p); /* someone may have closed it while we waited */
   if (status) return status;
   cla__owners_reap(p, &ended);
   cla__pool_consolidate(p);
@@ -87,13 +87,13 @@ cla_status cla_pool_trim(cla_pool *p, size_t *freed) {
 }
 
 cla_status cla_pool_set_limit(cla_pool *p, size_t limit) {
-  cla_status status = lock_live(p);
+  cla_status status = cla__pool_lock_live(p);
   if (status) return status;
   if (!limit) limit = cla__pool_default_limit(p);
   bool over = p->stats.reserved_bytes > limit;
   cla__unlock(&p->lock);
   if (over && (status = cla_pool_trim(p, NULL)) != CLA_OK) return status;
-  status = lock_live(p);
+  status = cla__pool_lock_live(p);
   if (status) return status;
   if (p->stats.reserved_bytes + p->growing > limit)
     status =
@@ -116,27 +116,35 @@ static cla_block_info info_of(const cla_block *b) {
                                    : b->state == CLA_HELD ? CLA_BLOCK_HELD
                                                           : CLA_BLOCK_FREE,
                           .stream = b->owner->stream ? b->owner->stream->id : 0,
-                          .segment_size = b->segment->size};
+                          .segment_size = b->segment->size,
+                          .segment_address = (void *)b->segment->range.base}; /* NOLINT: never read through */
 }
 
-cla_status cla_pool_snapshot(cla_pool *p, bool (*visit)(const cla_block_info *, void *), void *arg) {
-  cla_status status = lock_live(p);
-  if (status) return status;
+cla_status cla__pool_copy_blocks(cla_pool *p, cla_block_info **out, size_t *count) {
   cla__pool_flush(p);
   size_t n = p->blocks.count, i = 0;
   cla_block_info *copy = malloc((n ? n : 1) * sizeof *copy);
-  if (copy) {
-    cla_segment *oldest = p->segments;
-    while (oldest && oldest->next) oldest = oldest->next;
-    for (cla_segment *g = oldest; g; g = g->prev)
-      for (cla_block *b = g->first; b; b = b->next) copy[i++] = info_of(b);
-  }
-  cla__unlock(&p->lock);
   if (!copy) return cla__error(CLA_E_NOMEM, "no host memory for a snapshot of %zu blocks", n);
-  for (size_t k = 0; k < i && visit(&copy[k], arg); k++) {
+  cla_segment *oldest = p->segments;
+  while (oldest && oldest->next) oldest = oldest->next;
+  for (cla_segment *g = oldest; g; g = g->prev)
+    for (cla_block *b = g->first; b; b = b->next) copy[i++] = info_of(b);
+  *out = copy;
+  *count = n;
+  return CLA_OK;
+}
+
+cla_status cla_pool_snapshot(cla_pool *p, bool (*visit)(const cla_block_info *, void *), void *arg) {
+  cla_status status = cla__pool_lock_live(p);
+  if (status) return status;
+  size_t n = 0;
+  cla_block_info *copy = NULL;
+  status = cla__pool_copy_blocks(p, &copy, &n);
+  cla__unlock(&p->lock);
+  for (size_t k = 0; !status && k < n && visit(&copy[k], arg); k++) {
   }
   free(copy);
-  return CLA_OK;
+  return status;
 }
 
 /* ---- Check ---- */
@@ -317,7 +325,7 @@ void cla__debug_check(cla_pool *p) {
 cla_status cla_pool_check(cla_pool *p) {
   recount *r = calloc(1, sizeof *r);
   if (!r) return cla__error(CLA_E_NOMEM, "no host memory for a check");
-  cla_status status = lock_live(p);
+  cla_status status = cla__pool_lock_live(p);
   if (!status) {
     status = check_locked(p, r);
     cla__unlock(&p->lock);

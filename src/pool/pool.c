@@ -1,4 +1,5 @@
 /* A pool's life: made, shared, closed while commands still use its memory, recycled. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,8 +35,12 @@ static cla_pool *pool_struct(void) {
 /* The struct, its lock and its descriptors stay for ever: stale handles still point there. */
 static void pool_recycle(cla_pool *p) {
   cla_device *d = p->is_default ? NULL : p->device;
+  const cla_decisions decisions = p->decisions;
   cla__owners_release(p->closed_owners);
   cla__lock(&p->lock);
+  free(p->memo);
+  p->memo = NULL;
+  p->decisions = (cla_decisions){0};
   p->closed_owners = NULL;
   free(p->by_slot);
   free(p->blocks.places);
@@ -48,6 +53,7 @@ static void pool_recycle(cla_pool *p) {
   p->recycled = recycled_pools;
   recycled_pools = p;
   pthread_mutex_unlock(&recycled_lock);
+  if (decisions.release) decisions.release(decisions.arg);
   if (d) cla_device_release(d);
 }
 
@@ -58,6 +64,26 @@ static cla_status check_policy(const cla_policy *policy) {
     return cla__error(CLA_E_INVALID, "pool: a grain of %zu bytes is no multiple of the alignment, %zu", policy->grain,
                       policy->align);
   if (!policy->growth_share) return cla__error(CLA_E_INVALID, "pool: growth_share is 0");
+  return CLA_OK;
+}
+
+/* The policy, and what of it the hit path needs to know. */
+static cla_status adopt_policy(cla_pool *p, const cla_pool_options *options) {
+  const cla_decisions none = {0}, *d = options->decisions ? options->decisions : &none;
+  const cla_policy *policy = &options->policy;
+  if (d->round) {
+    p->memo = calloc(1, sizeof *p->memo);
+    if (!p->memo) return cla__error(CLA_E_NOMEM, "no host memory for a pool");
+  }
+  p->policy = *policy;
+  snprintf(p->name, sizeof p->name, "%s", policy->name ? policy->name : "");
+  p->policy.name = p->name;
+  p->is_plain = policy->caches && !d->fit && !d->split;
+  p->has_quick = p->is_plain && !d->keep && policy->keep != CLA_KEEP_NEVER;
+  p->is_watched = d->admit || d->note;
+  p->chores = !policy->caches || policy->keep == CLA_KEEP_NEVER || d->keep;
+  p->decisions = *d;
+  if (p->decisions.keep) p->policy.keep = CLA_KEEP_ALWAYS;
   return CLA_OK;
 }
 
@@ -75,7 +101,7 @@ static cla_status pool_new(cla_device *d, const cla_pool_options *options, bool 
   if (!p) return cla__error(CLA_E_NOMEM, "no host memory for a pool");
   p->device = d;
   p->is_default = is_default;
-  p->policy = options->policy;
+  status = adopt_policy(p, options);
   p->flags = options->flags;
   p->limit = options->limit ? options->limit : cla__pool_default_limit(p);
   p->align = options->policy.align;
@@ -83,17 +109,22 @@ static cla_status pool_new(cla_device *d, const cla_pool_options *options, bool 
   if (p->policy.grain < p->align) p->policy.grain = p->align;
   p->align_log2 = (unsigned)__builtin_ctzll(p->align);
   p->round_most = d->info.max_alloc < SIZE_MAX / 2 ? (size_t)d->info.max_alloc : SIZE_MAX / 2;
+  if (p->policy.round_to || p->decisions.round) p->round_most = 0;
   p->growing = 0;
   p->segment_number = 0;
   p->stats = (cla_stats){0};
+  p->ring = NULL;
   memset(p->live_of_class, 0, sizeof p->live_of_class);
   p->owners = NULL;
-  p->nstreams = p->nspoiled = 0;
+  p->nstreams = p->nspoiled = p->nunwanted = p->nundecided = 0;
+  p->cuts = 0;
+  p->named = NULL;
   if (!is_default) cla_device_retain(d);
   p->closed_owners = NULL;
-  p->nobody = cla__owner_new(p, NULL);
+  p->nobody = status ? NULL : cla__owner_new(p, NULL);
   if (!p->nobody) {
     p->is_closed = true;
+    p->decisions.release = NULL;
     pool_recycle(p);
     return cla__error(CLA_E_NOMEM, "no host memory for a pool");
   }
@@ -202,16 +233,20 @@ void cla_pool_close(cla_pool *p) {
   cla__lock(&p->lock);
   cla__pool_flush(p);
   while (p->segments) {
+    cla__segment_decided(p, p->segments, false);
     cla__segment_clear(p, p->segments);
     cla__segment_unlink(p, p->segments, &chain);
   }
   close_stats(p);
   cla_owner *owners = p->owners;
   p->owners = p->nobody = NULL;
+  cla_ring *ring = p->ring;
+  p->ring = NULL;
   p->nstreams = 0;
   for (size_t i = 0; i < p->nslots; i++) p->by_slot[i] = NULL;
   p->closed_owners = owners;
   cla__unlock(&p->lock);
+  cla__ring_free(ring);
 
   wreck *w = malloc(sizeof *w);
   if (w) {

@@ -12,11 +12,13 @@
 
 #include "runtime/lock.h"
 #include "runtime/runtime.h"
+#include "trace/ring.h"
 
 typedef struct cla_segment cla_segment;
 typedef struct cla_block cla_block;
 typedef struct cla_owner cla_owner;
 typedef struct cla_sub cla_sub;
+typedef struct cla_memo cla_memo;
 
 /* ---- Blocks ---- */
 
@@ -62,6 +64,7 @@ struct cla_sub {
   size_t offset, size;
   cl_mem mem;
   cla_sub *chain;          /* in the segment's hash; in a chain to be released */
+  cla_sub *newer, *older;  /* among all of the segment's, in the order they were made */
   cla_sub *before, *after; /* in the segment's loose list, least recently used first */
   bool is_loose;           /* no live block's own: dropped when in the way, or when there are many */
   unsigned pins;           /* commands being enqueued */
@@ -76,11 +79,13 @@ struct cla_segment {
   size_t nbytes;    /* of the buffer: size - nbytes < align, never read beyond the request */
   unsigned stretch; /* addresses = base + (offset << stretch): 1 leaves a gap after every block, 0 for SVM */
   cl_mem mem;
-  void *svm;       /* SVM memory under mem, or NULL */
-  uint64_t number; /* ascending in the order they were made */
-  size_t nlive;    /* blocks that are active or held */
-  unsigned pins;   /* sub-buffers in use by enqueues */
-  bool is_bad;     /* the driver could not back it: give it back as soon as it is free */
+  void *svm;         /* SVM memory under mem, or NULL */
+  uint64_t number;   /* ascending in the order they were made */
+  size_t nlive;      /* blocks that are active or held */
+  unsigned pins;     /* sub-buffers in use by enqueues */
+  bool is_bad;       /* the driver could not back it: give it back as soon as it is free */
+  bool is_unwanted;  /* not to be kept: goes as soon as its stream is done with it, unless it is used again first */
+  bool is_undecided; /* has become wholly free, and `keep` has not been asked yet */
   cla_block *first;
   cla_segment *prev, *next;
   uint64_t
@@ -88,6 +93,7 @@ struct cla_segment {
   unsigned nlevels;            /* 0: not split yet, first is the only block */
   cla_sub **subs;              /* hash by offset and size: sub_capacity chains */
   size_t nsubs, sub_capacity, nloose;
+  cla_sub *newest;
   cla_sub *loose_first, *loose_last;
 };
 
@@ -121,6 +127,8 @@ void cla__bins_remove(cla_bins *bins, cla_block *b, unsigned align_log2);
 /* The smallest block of at least `size` bytes that a bounded look finds: in the request's own class, else in the next
  * classes that have any. Only blocks with freed_at <= done count, and none larger than `most`. NULL: none seen. */
 cla_block *cla__bins_fit(const cla_bins *bins, size_t size, size_t most, uint64_t done, unsigned align_log2);
+unsigned cla__bins_next(const cla_bins *bins,
+                        unsigned class); /* the first from `class` on with blocks, or CLA_CLASSES */
 cla_block *cla__bins_largest(const cla_bins *bins, uint64_t done); /* of the highest class that has one done */
 
 /* ---- Owners: a stream's share of a pool ---- */
@@ -171,23 +179,33 @@ struct cla_pool {
   bool is_closed;
   bool is_default;    /* the device's own: its reference to the device is not counted */
   cla_device *device; /* retained; stays set when closed until the struct is recycled */
-  cla_policy policy;
+  cla_policy policy;  /* its name is `name` */
+  char name[64];
+  cla_decisions decisions;
+  bool is_plain;   /* free blocks are chosen and cut without asking anybody */
+  bool has_quick;  /* and kept in quick lists */
+  bool is_watched; /* admit and note are called */
+  cla_memo *memo;  /* of the rounding function, or NULL */
   size_t align, limit;
   unsigned align_log2;
-  size_t round_most; /* requests of 1 byte to this many are rounded without further checks */
+  size_t round_most; /* requests of 1 byte to this many are rounded up to `align`; 0: all go the long way */
   unsigned flags;
   size_t growing;      /* bytes of segments being made by threads outside the lock */
   uint64_t generation; /* last one given; ascends, distinct across pools */
   uint64_t segment_number;
+  uint64_t cuts; /* blocks taken out of the bins: with other counts, tells whether the pool is as it was */
   cla_stats stats;
+  cla_ring *ring;        /* events are noted while it has no `blocks`; NULL: nothing was ever recorded. See tracing.h */
   cla_segment *segments; /* in the order made, newest first */
+  cla_segment *named;    /* that a policy has named last; maybe gone since */
   cla_owner *owners;     /* all, nobody included */
   cla_owner *nobody;
   cla_owner *closed_owners; /* of a closed pool, without their streams: freed with the last reference */
   cla_owner **by_slot;      /* stream->slot -> owner */
   size_t nslots;
-  size_t nstreams; /* owners but nobody */
-  size_t nspoiled; /* segments that are bad */
+  size_t nstreams;                        /* owners but nobody */
+  size_t nspoiled, nunwanted, nundecided; /* segments that are bad, not to be kept, not asked about */
+  size_t chores; /* their sum, and 1 for a policy that keeps nothing: 0 says that a free leaves nothing to do */
   cla_table blocks;
   uint32_t live_of_class[CLA_CLASSES]; /* live allocations, for sizing segments */
   cla_block *spare_blocks;             /* descriptors */
@@ -254,7 +272,7 @@ static inline cla_block *cla__owner_quick(cla_owner *o, size_t size) { /* a bloc
 }
 /* A block that has just become free: into the quick lists, or the bins. */
 static inline void cla__owner_put(cla_owner *o, cla_block *b) {
-  if (b->size <= CLA_QUICK_LARGEST && o->pool->policy.caches) {
+  if (b->size <= CLA_QUICK_LARGEST && o->pool->has_quick) {
     cla_quick *q = cla__quick_slot(o, b->size >> o->pool->align_log2);
     if (!q->count) q->size = b->size;
     if (q->size == b->size && q->count < CLA_QUICK_MAX) {
@@ -297,22 +315,71 @@ cla_segment *cla__segment_releasable(cla_pool *p);
  * driver is called, and has pinned block and segment. */
 cla_status cla__sub_get(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **sub, cl_mem *out);
 void cla__sub_loosen(cla_block *b);          /* b is freed: its own sub-buffer is nobody's now */
-cla_sub *cla__subs_take_all(cla_segment *g); /* chained; the segment is in no pool any more */
+cla_sub *cla__subs_take_all(cla_segment *g); /* chained, newest first; the segment is in no pool any more */
 void cla__subs_release(const cla_driver *driver, cla_sub *chain);
 
-/* ---- policy.c: the decisions ---- */
+/* ---- policy.c: the decisions in C ---- */
 
-/* Block size for a request: never 0, never wraps, never beyond max_alloc for a legal request. */
-cla_status cla__policy_round_edge(const cla_pool *p, size_t nbytes, size_t *out); /* 0 bytes, and too many */
-static inline cla_status cla__policy_round(const cla_pool *p, size_t nbytes, size_t *out) {
+/* Block size for a request: never 0, never wraps, never beyond max_alloc for a legal request. The long way may ask a
+ * function: the lock is dropped meanwhile. */
+cla_status cla__policy_round_edge(cla_pool *p, size_t nbytes, size_t *out);
+static inline cla_status cla__policy_round(cla_pool *p, size_t nbytes, size_t *out) {
   if (nbytes - 1 >= p->round_most) return cla__policy_round_edge(p, nbytes, out);
   *out = (nbytes + p->align - 1) & ~(p->align - 1);
   return CLA_OK;
 }
 /* Sizes for a new segment that must hold `size`: what is needed, and what is wanted. */
 void cla__policy_grow(const cla_pool *p, size_t size, size_t *need, size_t *want);
+/* What a program that has the device to itself takes at once when nine tenths of the limit are reserved: the rest;
+ * otherwise 0. */
+size_t cla__policy_tail(const cla_pool *p);
+size_t cla__policy_most(const cla_pool *p); /* bytes of the largest segment */
 bool cla__policy_may_split(const cla_pool *p, const cla_block *b, size_t size);
 size_t cla__policy_largest_for(const cla_pool *p, size_t size); /* no block above this goes to such a request */
+
+/* ---- ask.c: the decisions of others ---- */
+
+/* Sizes that a rounding function has fixed: direct-mapped by request. */
+enum { CLA_MEMO_SLOTS_LOG2 = 10 };
+struct cla_memo {
+  struct {
+    size_t nbytes, size; /* size 0: free */
+  } slots[1 << CLA_MEMO_SLOTS_LOG2];
+};
+
+/* All hold the lock before and after, drop it while they ask, and fail with CLA_E_CLOSED when the pool was closed
+ * meanwhile: then no block of before may be touched. */
+cla_status cla__ask_round(cla_pool *p, size_t nbytes, size_t otherwise, size_t *out);
+cla_status cla__ask_fit(cla_pool *p, const cla_request *r, const cla_candidate *candidates, size_t n, cla_fit *answer);
+cla_status cla__ask_split(cla_pool *p, const cla_request *r, const cla_candidate *block, size_t *size);
+cla_status cla__ask_grow(cla_pool *p, const cla_request *r, size_t refused, size_t *nbytes);
+cla_status cla__ask_oom(cla_pool *p, const cla_request *r, unsigned times, bool *again);
+cla_status cla__ask_admit(cla_pool *p, const cla_request *r);
+void cla__ask_keep(cla_pool *p); /* about every segment that is undecided; no failure: what is closed has none */
+/* Without the lock. */
+cla_status cla__tell(cla_pool *p, const cla_note *note);
+bool cla__is_asking(const cla_pool *p); /* one of its decisions is being made on this thread */
+cla_request cla__request(const cla_pool *p, size_t nbytes, size_t size, const cla_owner *o);
+
+/* ---- choose.c: which free block, and how it is cut ---- */
+
+/* Two that are equal: nobody has allocated, freed, cut, got or given back in between, nor has a stream gone on. */
+typedef struct cla_moment {
+  uint64_t counts[7], completed;
+} cla_moment;
+cla_moment cla__now(const cla_pool *p);
+bool cla__is_now(const cla_pool *p, const cla_moment *m);
+
+/* A block for `o` in *out, or NULL there: none is free. Holds the lock before and after, dropping it to ask. */
+cla_status cla__choose(cla_pool *p, cla_owner *o, size_t nbytes, size_t size, cla_block **out);
+/* The same from a segment just made, which is there for this request. */
+cla_status cla__choose_fresh(cla_pool *p, cla_owner *o, size_t nbytes, size_t size, cla_block **out);
+/* For policies that ask nobody: the best of o's own free blocks, or NULL; then cut, for `o`. */
+cla_block *cla__choose_own(cla_pool *p, cla_owner *o, size_t size);
+cla_block *cla__choose_of(cla_pool *p, const cla_owner *o, size_t size, uint64_t done);
+cla_block *cla__take(cla_pool *p, cla_owner *o, cla_block *b, size_t size);
+/* Cuts a block of any owner as the policy says. It is taken out of its lists first, so nobody else gets it meanwhile. */
+cla_status cla__cut(cla_pool *p, cla_owner *o, size_t nbytes, cla_block *b, size_t size, cla_block **out);
 
 /* ---- alloc.c, free.c: allocation and free ---- */
 
@@ -331,6 +398,8 @@ typedef bool (*cla_reclaim)(void *arg, cla_stage stage, size_t nbytes);
 cla_status cla__pool_alloc(cla_pool *p, size_t nbytes, cla_stream *s, cla_reclaim reclaim, void *arg, cla_handle *out,
                            void **address);
 cla_status cla__pool_free(const cla_handle *h);
+cla_status cla__pool_free_silently(const cla_handle *h); /* the policy's `note` is not called */
+cla_note cla__note_of(cla_happening what, const cla_handle *h);
 cla_status cla__handle_of(const void *address, cla_handle *out, size_t *offset); /* any interior address */
 cla_status cla__handle_check(const cla_handle *h); /* CLA_OK, CLA_E_FREED or CLA_E_CLOSED */
 cla_status cla__handle_check_locked(const cla_handle *h);
@@ -345,13 +414,17 @@ void cla__pool_consolidate(cla_pool *p);
 void cla__pool_settle(cla_pool *p, cla_block *b); /* a held block in no list: waits on, or goes back to its owner */
 cla_status cla__pool_record(cla_pool *p, cla_block *b, cla_stream *s, uint64_t number); /* use on s; holds the lock */
 void cla__segment_spoil(cla_pool *p, cla_segment *g); /* the driver could not back it */
-/* Chains what must not be kept: spoiled segments, and free ones of a policy that does not cache. */
+/* Chains what must not be kept: spoiled segments, unwanted ones, free ones of a policy that keeps nothing. */
 void cla__pool_sweep(cla_pool *p, cla_segment **chain);
+void cla__segment_decided(cla_pool *p, cla_segment *g, bool is_unwanted); /* or in use again: then wanted */
 size_t cla__pool_default_limit(const cla_pool *p);
-void cla__pool_unref(cla_pool *p);        /* the struct's reference, as opposed to a user's */
-void cla__pool_wait_streams(cla_pool *p); /* those that are not behind a gate of this thread's */
-uint64_t cla__pool_largest(cla_pool *p);  /* bytes of the largest free block; holds the lock */
-cla_stats cla__pool_totals(cla_pool *p);  /* the statistics, complete; holds the lock */
+void cla__pool_unref(cla_pool *p);           /* the struct's reference, as opposed to a user's */
+void cla__pool_wait_streams(cla_pool *p);    /* those that are not behind a gate of this thread's */
+cla_status cla__pool_lock_live(cla_pool *p); /* CLA_OK: the lock is held */
+/* A malloc'ed copy of what cla_pool_snapshot shows, never NULL; holds the lock. */
+cla_status cla__pool_copy_blocks(cla_pool *p, cla_block_info **out, size_t *count);
+uint64_t cla__pool_largest(cla_pool *p); /* bytes of the largest free block; holds the lock */
+cla_stats cla__pool_totals(cla_pool *p); /* the statistics, complete; holds the lock */
 #ifdef CLA_DEBUG
 void cla__debug_check(
     cla_pool *p); /* aborts on a contradiction: after every slow allocation and trim of a debug build */

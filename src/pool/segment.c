@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "pool/count.h"
+#include "pool/tracing.h"
 
 /* ---- From the driver ---- */
 
@@ -95,6 +96,7 @@ static cla_status adopt_backing(cla_pool *p, cla_owner *o, size_t size, size_t n
   p->stats.reserved_bytes += size;
   cla__raise_peak(&p->stats.peak_reserved_bytes, p->stats.reserved_bytes);
   cla__raise_cached(p);
+  cla__trace_segment(p, CLA_TRACE_SEGMENT_ALLOC, g, o);
   cla__owner_bin(o, b);
   return CLA_OK;
 }
@@ -133,6 +135,8 @@ cla_segment *cla__segment_releasable(cla_pool *p) {
 
 void cla__segment_unlink(cla_pool *p, cla_segment *g, cla_segment **chain) {
   cla_block *b = g->first;
+  cla__trace_segment(p, CLA_TRACE_SEGMENT_FREE, g, b->owner);
+  cla__segment_decided(p, g, false);
   cla__owner_unbin(b);
   cla__table_remove(&p->blocks, b);
   b->owner->nrefs--;

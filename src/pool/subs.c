@@ -4,16 +4,22 @@
  * used through a sub-buffer in every command. It is made on first use and kept for the next block that is cut at the same
  * place with the same size: loose, while no such block lives.
  *
- * No two of them overlap in part: what is loose and in the way of a new one is dropped first, because drivers do not bear it.
- * NVIDIA's (580, H200) corrupts itself and crashes at a later release, also in a program of fifty lines without this
- * library; PoCL has shown stale contents (pocl#1969). On NVIDIA's, what lies inside or around goes too, but for a live
- * block's own around its views: that, and making one after the other is released but still queued, is borne. */
+ * NVIDIA's driver (580, H200) crashes when a sub-buffer is released before a later one that overlaps it, also in a program
+ * of fifty lines without this library; released newest first, any overlap is borne. So one that lies under a
+ * later one is never dropped here, whatever the driver. Where the order matters (device->subs_are_ordered), making and
+ * dropping are one step at a time, whatever overlaps a new one goes first if it can, and only kernel arguments are made of
+ * them: with several threads that driver crashes all the same else, and it keeps the order between a buffer and its
+ * sub-buffers. For other drivers only what overlaps in part goes first: PoCL has shown stale contents through such pairs
+ * (pocl#1969). */
 #include <stdlib.h>
 #include <string.h>
 
 #include "pool/pool.h"
 
-enum { LOOSE_KEPT = 1024 /* a segment: a loop over this many cuts makes no driver call */ };
+enum {
+  LOOSE_KEPT = 1024, /* a segment: a loop over this many cuts makes no driver call */
+  LOOSE_LOOKS = 16   /* at those beyond, from either end, each time one is made */
+};
 
 /* ---- The hash ---- */
 
@@ -52,6 +58,10 @@ static void insert(cla_segment *g, cla_sub *s) {
   cla_sub **chain = chain_of(g, s->offset, s->size);
   s->chain = *chain;
   *chain = s;
+  s->newer = NULL;
+  s->older = g->newest;
+  if (g->newest) g->newest->newer = s;
+  g->newest = s;
   g->nsubs++;
 }
 
@@ -81,46 +91,67 @@ void cla__sub_loosen(cla_block *b) {
   b->sub = NULL;
 }
 
-static bool is_needed(const cla_pool *p, const cla_segment *g, const cla_sub *s) {
-  return s->pins || (s->promised_to && cla__block_at(p, g, s->offset)->generation == s->promised_to);
+static bool overlaps(const cla_sub *s, size_t offset, size_t end) {
+  return s->offset < end && offset < s->offset + s->size;
 }
 
-/* Takes a loose one out of the segment, onto a chain to be released. */
+static bool is_under_newer(const cla_sub *s) {
+  for (const cla_sub *n = s->newer; n; n = n->newer)
+    if (overlaps(n, s->offset, s->offset + s->size)) return true;
+  return false;
+}
+
+/* Of a loose one. */
+static bool may_drop(const cla_pool *p, const cla_segment *g, const cla_sub *s) {
+  if (s->pins || is_under_newer(s)) return false;
+  return !s->promised_to || cla__block_at(p, g, s->offset)->generation != s->promised_to;
+}
+
+/* Takes a loose one out of the segment, to the end of a chain to be released. */
 static void drop(cla_segment *g, cla_sub *s, cla_sub **chain) {
   tighten(g, s);
   cla_sub **link = chain_of(g, s->offset, s->size);
   while (*link != s) link = &(*link)->chain;
   *link = s->chain;
+  if (s->newer) s->newer->older = s->older;
+  else g->newest = s->older;
+  if (s->older) s->older->newer = s->newer;
   g->nsubs--;
-  s->chain = *chain;
+  s->chain = NULL;
+  while (*chain) chain = &(*chain)->chain;
   *chain = s;
 }
 
-static bool bears_nesting(const cla_device *d) { return strstr(d->info.vendor, "NVIDIA") == NULL; }
-
 static bool is_in_the_way(const cla_pool *p, const cla_sub *s, size_t offset, size_t end) {
   size_t s_end = s->offset + s->size;
-  if (s->offset >= end || offset >= s_end) return false;
   bool inside = s->offset >= offset && s_end <= end, around = s->offset <= offset && s_end >= end;
-  return !(inside || around) || !bears_nesting(p->device);
+  return overlaps(s, offset, end) && (p->device->subs_are_ordered || (!inside && !around));
 }
 
-/* Drops what is in the way of a new one; false when something there is needed. */
-static bool clear_the_way(const cla_pool *p, cla_segment *g, size_t offset, size_t size, cla_sub **chain) {
-  bool is_clear = true;
-  for (cla_sub *next, *s = g->loose_first; s; s = next) {
-    next = s->after;
-    if (!is_in_the_way(p, s, offset, offset + size)) continue;
-    if (is_needed(p, g, s)) is_clear = false;
-    else drop(g, s, chain);
+/* Drops what is in the way of a new one and may go. The last used are looked at first: they lie on top. */
+static void clear_the_way(const cla_pool *p, cla_segment *g, size_t offset, size_t size, cla_sub **chain) {
+  for (cla_sub *next, *s = g->loose_last; s; s = next) {
+    next = s->before;
+    if (is_in_the_way(p, s, offset, offset + size) && may_drop(p, g, s)) drop(g, s, chain);
   }
-  return is_clear;
 }
 
-static void drop_oldest(const cla_pool *p, cla_segment *g, cla_sub **chain) {
-  for (cla_sub *next, *s = g->loose_first; s && g->nloose > LOOSE_KEPT; s = next) {
-    next = s->after;
-    if (!is_needed(p, g, s)) drop(g, s, chain);
+/* Makes room for one more: the oldest go, or else those made last, on which no others lie. What may not go is looked at
+ * again when the others have been. */
+static void drop_surplus(const cla_pool *p, cla_segment *g, cla_sub **chain) {
+  for (int looks = 0; g->nloose >= LOOSE_KEPT && looks < LOOSE_LOOKS; looks++) {
+    cla_sub *s = g->loose_first;
+    if (may_drop(p, g, s)) {
+      drop(g, s, chain);
+    } else {
+      tighten(g, s);
+      loosen(g, s);
+    }
+  }
+  cla_sub *next, *s = g->newest;
+  for (int looks = 0; g->nloose >= LOOSE_KEPT && looks < LOOSE_LOOKS && s; looks++, s = next) {
+    next = s->older;
+    if (s->is_loose && may_drop(p, g, s)) drop(g, s, chain);
   }
 }
 
@@ -134,17 +165,12 @@ void cla__subs_release(const cla_driver *driver, cla_sub *chain) {
 }
 
 cla_sub *cla__subs_take_all(cla_segment *g) {
-  cla_sub *all = NULL;
-  for (size_t i = 0; i < g->sub_capacity; i++)
-    for (cla_sub *next, *s = g->subs[i]; s; s = next) {
-      next = s->chain;
-      s->chain = all;
-      all = s;
-    }
+  cla_sub *all = g->newest;
+  for (cla_sub *s = all; s; s = s->older) s->chain = s->older;
   free(g->subs);
   g->subs = NULL;
   g->nsubs = g->sub_capacity = g->nloose = 0;
-  g->loose_first = g->loose_last = NULL;
+  g->newest = g->loose_first = g->loose_last = NULL;
   return all;
 }
 
@@ -166,7 +192,7 @@ static cl_mem create(cla_pool *p, const cla_segment *g, size_t offset, size_t si
   return cla__create_sub_buffer(driver, g->mem, 0, offset, nbytes, err);
 }
 
-static cla_status make_locked(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **out) {
+static cla_status make_new(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **out) {
   cla_segment *g = b->segment;
   cla_sub *dropped = NULL, *fresh = malloc(sizeof *fresh);
   if (!fresh || !make_room(g)) {
@@ -174,47 +200,37 @@ static cla_status make_locked(cla_pool *p, cla_block *b, size_t offset, size_t s
     return cla__error(CLA_E_NOMEM, "no host memory for a sub-buffer");
   }
   *fresh = (cla_sub){.offset = offset, .size = size};
-  bool is_clear = clear_the_way(p, g, offset, size, &dropped) || bears_nesting(p->device);
+  clear_the_way(p, g, offset, size, &dropped);
+  drop_surplus(p, g, &dropped);
   cl_int err = CL_SUCCESS;
   cla__unlock(&p->lock);
-  if (is_clear) fresh->mem = create(p, g, offset, size, dropped, &err);
-  else cla__subs_release(p->device->driver, dropped);
+  fresh->mem = create(p, g, offset, size, dropped, &err);
   cla__lock(&p->lock);
   if (!fresh->mem) {
     free(fresh);
-    if (!is_clear)
-      return cla__error(CLA_E_UNSUPPORTED,
-                        "two views of a buffer that overlap cannot be in use at once: %s's driver does not bear it",
-                        p->device->info.name);
     return cla__driver_error(CLA_CALL_create_sub_buffer, err);
   }
-  dropped = NULL;
   cla_sub *known = find(g, offset, size); /* another thread may have been quicker */
+  if (!known) insert(g, fresh);
+  *out = use(g, b, known ? known : fresh);
   if (known) {
-    fresh->chain = NULL;
-    dropped = fresh;
-    fresh = known;
-  } else {
-    insert(g, fresh);
+    cla__unlock(&p->lock);
+    cla__subs_release(p->device->driver, fresh);
+    cla__lock(&p->lock);
   }
-  *out = use(g, b, fresh);
-  drop_oldest(p, g, &dropped);
-  cla__unlock(&p->lock);
-  cla__subs_release(p->device->driver, dropped);
-  cla__lock(&p->lock);
   return CLA_OK;
 }
 
-/* Where overlaps are not borne, one thread at a time goes through what it drops and what it makes: the device's `subs_lock`
+/* Where the order matters, one thread at a time goes through what it drops and what it makes: the device's `subs_lock`
  * is the one lock that is held while a driver is called. Nothing but the driver runs under it. */
 static cla_status make(cla_pool *p, cla_block *b, size_t offset, size_t size, cla_sub **out) {
-  if (bears_nesting(p->device)) return make_locked(p, b, offset, size, out);
+  if (!p->device->subs_are_ordered) return make_new(p, b, offset, size, out);
   cla__unlock(&p->lock);
   pthread_mutex_lock(&p->device->subs_lock);
   cla__lock(&p->lock);
   cla_sub *known = find(b->segment, offset, size);
   if (known) *out = use(b->segment, b, known);
-  cla_status status = known ? CLA_OK : make_locked(p, b, offset, size, out);
+  cla_status status = known ? CLA_OK : make_new(p, b, offset, size, out);
   pthread_mutex_unlock(&p->device->subs_lock);
   return status;
 }

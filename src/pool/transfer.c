@@ -1,8 +1,9 @@
 /* Commands on allocations: reads, writes, copies, fills and maps, each a real transfer.
  *
  * A command pins what it uses while it is being enqueued, then records itself there: the memory is not reused before
- * it is done, whatever is freed meanwhile. Commands go through a block's sub-buffer (see segment.c); offsets are
- * added in the command, so any byte offset works, but for kernel arguments. */
+ * it is done, whatever is freed meanwhile. Commands go through a block's sub-buffer or, where those
+ * are delicate, the segment's buffer (see subs.c); offsets are added in the command, so any byte offset works, but for
+ * kernel arguments. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +39,9 @@ cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_
     if (is_part) start += offset, size = nbytes;
     b->pins++;
     g->pins++;
-    status = cla__sub_get(p, b, start, size, &out->sub, &out->mem);
+    const bool takes_parent = !for_kernel && p->device->subs_are_ordered;
+    if (takes_parent) out->mem = g->mem, out->sub = NULL;
+    else status = cla__sub_get(p, b, start, size, &out->sub, &out->mem);
     if (status) {
       g->pins--;
       b->pins--;
@@ -46,7 +49,7 @@ cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_
     } else {
       atomic_fetch_add(&p->refs, 1);
       out->handle = *h;
-      out->offset = for_kernel ? 0 : offset;
+      out->offset = for_kernel ? 0 : takes_parent ? b->offset + offset : offset;
     }
   }
   cla__unlock(&p->lock);

@@ -165,6 +165,7 @@ static cla_status device_new(const cla_driver *driver, const entry *e, cla_devic
   d->driver = driver;
   d->platform = e->platform;
   d->info = e->info;
+  d->subs_are_ordered = strstr(d->info.vendor, "NVIDIA") != NULL;
   cl_int err = CL_SUCCESS;
   const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)e->platform, 0};
   d->context = cla__create_context(driver, e->platform ? properties : NULL, e->id, &err);
@@ -238,13 +239,14 @@ cla_status cla_simulate(const cla_simulation *sim, cla_device **out) {
                                  .lazy = sim->lazy,
                                  .manual = sim->manual,
                                  .accepts_oversize = sim->accepts_oversize,
-                                 .refuse_above = sim->refuse_above};
+                                 .refuse_above = sim->refuse_above,
+                                 .ordered_subs = sim->ordered_subs};
   entry e = {.id = cla__sim_create(&config)};
   if (!e.id) return cla__error(CLA_E_NOMEM, "no host memory for a simulated device");
   if (!read_info(&cla__driver_simulated, NULL, e.id, &e.info))
     status = cla__error(CLA_E_DRIVER, "the simulated device does not answer");
   if (!status) status = device_new(&cla__driver_simulated, &e, out);
-  if (!status) (*out)->is_manual = sim->manual;
+  if (!status) (*out)->is_manual = sim->manual, (*out)->subs_are_ordered = sim->ordered_subs;
   if (status) cla__sim_destroy(e.id);
   return status;
 }

@@ -76,7 +76,8 @@ struct cla_device {
   bool is_manual;            /* simulated: its commands run only when told to, or when something waits for them */
   cla_stream *stream;        /* the default stream; its reference to the device is not counted */
   cla_stream *service;       /* the library's own queue: backing of segments, maps; likewise */
-  pthread_mutex_t subs_lock; /* see pool/subs.c */
+  bool subs_are_ordered;     /* sub-buffers that overlap must be released newest first: see pool/subs.c */
+  pthread_mutex_t subs_lock; /* see there too */
   pthread_mutex_t lock;
   cla_pool *pool;                  /* the default pool, or NULL; guarded by lock; likewise not counted */
   void (*pool_closer)(cla_pool *); /* how to let go of it: pools live above this layer */

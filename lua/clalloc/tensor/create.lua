@@ -4,7 +4,6 @@
 --
 -- @module clalloc.tensor.create
 
-local core = require "clalloc.core"
 local Tensor = require "clalloc.tensor.type"
 local context = require "clalloc.tensor.context"
 local dtype = require "clalloc.tensor.dtype"
@@ -35,6 +34,7 @@ end
 -- @treturn tensor
 function create.tensor(source, name)
   if Tensor.is(source) then
+    Tensor.check("tensor", source)
     if name then return source:to(name):clone() end
     return source:clone()
   end
@@ -60,7 +60,9 @@ create.ones = constant("ones", 1)
 -- @tparam number value
 -- @tparam[opt="f32"] string name of the dtype
 function create.full(sizes, value, name)
-  if type(sizes) ~= "table" then fault("full: a list of sizes expected, got %s", type(sizes)) end
+  if type(sizes) ~= "table" or Tensor.is(sizes) then
+    fault("full: a list of sizes expected, got %s", Tensor.is(sizes) and "a tensor" or type(sizes))
+  end
   return create.room("full", sizes, name):fill(value)
 end
 
@@ -102,9 +104,8 @@ end
 -- @tparam[opt="f32"] string name of the dtype
 function create.from(buffer, list, name)
   if type(buffer) == "table" then return create.tensor(buffer, list or name) end
-  if type(buffer) ~= "userdata" or not pcall(function() return buffer.address end) then
-    fault("from: a buffer or a table expected, got %s", type(buffer))
-  end
+  if not storage.is_buffer(buffer) then fault("from: a buffer or a table expected, got %s", type(buffer)) end
+  if buffer.closed then fault("from: attempt to use a closed buffer") end
   if type(list) == "string" then list, name = nil, list end
   local kind = dtype.of("from", name)
   local sizes, count = shape.check("from", list or { buffer.size // kind.size })
@@ -112,7 +113,7 @@ function create.from(buffer, list, name)
     fault("from: %s of %s takes %d bytes, the buffer has %d", shape.text(sizes), kind.name, count * kind.size,
       buffer.size)
   end
-  local store, offset = storage.from("from", core, buffer)
+  local store, offset = storage.from("from", buffer)
   dtype.check("from", kind, store.context)
   if offset % kind.size ~= 0 then
     fault("from: the buffer begins %d bytes into its allocation, no multiple of %s's %d", offset, kind.name, kind.size)

@@ -72,12 +72,13 @@ function dtype.fit(what, kind, value)
   return n
 end
 
---- OpenCL C that converts `text` from one kind to another: floats to integers saturate towards zero (NaN gives 0),
--- integers wrap.
-function dtype.convert(from, to, text)
-  if from == to then return text end
-  if from.is_float and not to.is_float then return ("convert_%s_sat(%s)"):format(to.c, text) end
-  return ("(%s)%s"):format(to.c, text)
+--- OpenCL C that converts a variable from one kind to another: floats to integers are cut towards zero and kept within
+-- the range, NaN gives 0; integers wrap.
+function dtype.convert(from, to, name)
+  if from == to then return name end
+  if not from.is_float or to.is_float then return ("(%s)%s"):format(to.c, name) end
+  -- OpenCL C says 0 for NaN, but Mesa's rusticl gives the least integer.
+  return ("(%s)(%s == %s ? convert_%s_sat(%s) : (%s)0)"):format(to.c, name, name, to.c, name, to.c)
 end
 
 return dtype

@@ -15,6 +15,7 @@ local ops = require "clalloc.tensor.ops"
 local shape = require "clalloc.tensor.shape"
 local storage = require "clalloc.tensor.storage"
 
+local getmetatable = getmetatable
 local elementwise = {}
 local methods, meta = Tensor.methods, Tensor.meta
 
@@ -25,14 +26,6 @@ local function same(kind) return kind, kind end
 
 local function number(what, kind, value)
   return { value = dtype.fit(what, kind, value), kind = kind }
-end
-
-
-local function check_devices(what, a, b)
-  local one, other = Tensor.context(a), Tensor.context(b)
-  if one ~= other then
-    fault("%s: the tensors are on %s and %s; `to` copies between devices", what, one.device.name, other.device.name)
-  end
 end
 
 -- Parts for a node over two tensors, at least one of them computed when both in one would be too large.
@@ -48,12 +41,10 @@ local function parts(what, a, b)
 end
 
 local function of_tensors(what, op, kind_of, a, b)
-  check_devices(what, a, b)
+  Tensor.check_devices(what, a, b)
   local sizes = shape.broadcast(what, a.sizes, b.sizes)
-  local operand = dtype.common(a.kind, b.kind)
+  local kind, meet = kind_of(dtype.common(a.kind, b.kind))
   local x, y = parts(what, a, b)
-  local kind, meet = kind_of(operand)
-  if x.storage and y.storage then return expression.node_of_views(op, kind, meet, x, y), sizes end
   return expression.node(op, kind, meet, x, y), sizes
 end
 
@@ -73,14 +64,30 @@ local function binary_node(what, op, kind_of, a, b)
     Tensor.check(what, a)
     return with_number(what, op, kind_of, a, b)
   end
-  Tensor.check(what, b)
-  if type(a) == "number" then return with_number(what, op, kind_of, a, b) end
+  if type(a) == "number" then
+    Tensor.check(what, b)
+    return with_number(what, op, kind_of, a, b)
+  end
   Tensor.check(what, a)
+  Tensor.check(what, b)
   return of_tensors(what, op, kind_of, a, b)
+end
+
+-- Two views of one kind, shape and device: nothing is to be found out.
+local function are_alike(x, y)
+  return x.kind == y.kind and x.storage.context == y.storage.context and shape.equal(x.sizes, y.sizes)
 end
 
 local function binary(what, op, kind_of)
   return function(a, b)
+    if getmetatable(a) == meta and getmetatable(b) == meta then -- both over memory
+      local x, y = a.cells, b.cells
+      if x and y and are_alike(x, y) then
+        local kind, meet = kind_of(x.kind)
+        local node = expression.node_of_views(op, kind, meet, x, y)
+        return Tensor.later(what, node, x.sizes, x.count)
+      end
+    end
     local node, sizes = binary_node(what, op, kind_of, a, b)
     local leaf = node.leaves[1]
     return Tensor.later(what, node, sizes, sizes == leaf.sizes and leaf.count or shape.count(what, sizes), a, b)
@@ -143,7 +150,7 @@ function elementwise.store(what, out, node)
     Tensor.compute(what, room, node)
     Tensor.compute(what, out, expression.node(ops.cast, out.kind, nil, room))
   end)
-  room.storage.buffer:close()
+  storage.close(room.storage)
   if not copied then error(why, 0) end
 end
 
@@ -230,21 +237,23 @@ function elementwise.cast(what, tensor, kind)
   return expression.node(ops.cast, kind, nil, x)
 end
 
---- Sets every element to a number.
--- @tparam number value
--- @treturn tensor self
-function methods:fill(value)
-  local view = elementwise.target("fill", self)
-  if type(value) ~= "number" then fault("fill: number expected, got %s", type(value)) end
-  Tensor.compute("fill", view, expression.node(ops.cast, view.kind, nil, number("fill", view.kind, value)))
+local function filled(what, self, value)
+  local view = elementwise.target(what, self)
+  if type(value) ~= "number" then fault("%s: number expected, got %s", what, type(value)) end
+  Tensor.compute(what, view, expression.node(ops.cast, view.kind, nil, number(what, view.kind, value)))
   return self
 end
 
+--- Sets every element to a number.
+-- @tparam number value
+-- @treturn tensor self
+function methods:fill(value) return filled("fill", self, value) end
+
 --- Sets every element to 0.
-function methods:zero() return self:fill(0) end
+function methods:zero() return filled("zero", self, 0) end
 
 --- Copies the elements of another tensor, or of nested tables, of a shape that broadcasts to this one's; converts their
--- kind. Between devices the shapes must be equal.
+-- kind. The source may be on another device.
 -- @tparam tensor|table source
 -- @treturn tensor self
 function methods:copy(source)
@@ -279,7 +288,7 @@ end
 local function code_node(what, self, others, text)
   local list, names = { Tensor.need(what, self) }, { "x" }
   for i, other in ipairs(others) do
-    check_devices(what, self, Tensor.check(what, other))
+    Tensor.check_devices(what, self, Tensor.check(what, other))
     check_fits(what, other.sizes, self.sizes)
     list[i + 1], names[i + 1] = Tensor.need(what, other), NAMES[i + 1]
   end
@@ -301,6 +310,7 @@ end
 -- @tparam tensor ... up to five, then the text
 -- @treturn tensor self
 function methods:map(...)
+  Tensor.check("map", self)
   local others = table.pack(...)
   local text = others[others.n]
   others[others.n] = nil

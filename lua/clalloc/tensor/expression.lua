@@ -11,6 +11,7 @@
 -- @module clalloc.tensor.expression
 
 local dtype = require "clalloc.tensor.dtype"
+local step = require "clalloc.tensor.levels"
 
 local expression = {}
 
@@ -34,15 +35,6 @@ local LEAF, NUMBER = markers "is_leaf", markers "is_number"
 local SAME = { is_double = false }
 
 local forms = {} -- op -> kind -> operand -> first -> second ... -> form
-
-local function step(level, key)
-  local next_level = level[key]
-  if not next_level then
-    next_level = {}
-    level[key] = next_level
-  end
-  return next_level
-end
 
 local function form_of(op, kind, operand, list)
   local level = step(step(step(forms, op), kind), operand)

@@ -10,6 +10,7 @@
 local Tensor = require "clalloc.tensor.type"
 local context = require "clalloc.tensor.context"
 local dtype = require "clalloc.tensor.dtype"
+local fault = require "clalloc.tensor.fault"
 local shape = require "clalloc.tensor.shape"
 local values = require "clalloc.tensor.values"
 
@@ -18,10 +19,16 @@ local file = {}
 local MAGIC = "clalloc tensor 1\n"
 local MOST_DIMENSIONS = 64
 
+local function check_path(what, path)
+  if type(path) ~= "string" then fault("%s: path: string expected, got %s", what, type(path)) end
+end
+
 --- Writes the tensor to a file.
 -- @tparam string path
 -- @return true, or nil and a message
 function Tensor.methods:save(path)
+  Tensor.check("save", self)
+  check_path("save", path)
   local bytes = values.bytes("save", self)
   local header = ("%s%s\n%s"):format(MAGIC, self.kind.name,
     ("<i8" .. ("i8"):rep(#self.sizes)):pack(#self.sizes, table.unpack(self.sizes)))
@@ -47,8 +54,8 @@ local function read_header(input)
     if not size or #size < 8 then return nil end
     sizes[d] = ("<i8"):unpack(size)
   end
-  local ok, kind = pcall(dtype.of, "load", name)
-  local fits, checked, count = pcall(shape.check, "load", sizes)
+  local ok, kind = pcall(dtype.of, "load_tensor", name)
+  local fits, checked, count = pcall(shape.check, "load_tensor", sizes)
   if not ok or not fits then return nil end
   return kind, checked, count
 end
@@ -57,6 +64,7 @@ end
 -- @tparam string path
 -- @return the tensor, or nil and a message
 function file.load(path)
+  check_path("load_tensor", path)
   local input, why = io.open(path, "rb")
   if not input then return nil, why end
   local open <close> = input
@@ -68,8 +76,8 @@ function file.load(path)
       count * kind.size, #bytes)
   end
   local own = context.current()
-  dtype.check("load", kind, own)
-  return values.of_bytes("load", own, kind, sizes, count, bytes)
+  dtype.check("load_tensor", kind, own)
+  return values.of_bytes("load_tensor", own, kind, sizes, count, bytes)
 end
 
 return file

@@ -48,8 +48,8 @@ function methods:is_contiguous()
   return not self.cells or self.cells.is_dense
 end
 
---- The device the elements are on.
-function methods:device() return Tensor.context(Tensor.check("device", self)).device end
+--- The device the elements are on, as a handle of the caller's own.
+function methods:device() return Tensor.context(Tensor.check("device", self)).default_stream.device end
 
 --- The buffer that holds the elements, for kernels of one's own, and where the first one is in it, in bytes. Once given
 -- out, expressions over this memory are computed at once, since others may write to it.
@@ -67,6 +67,7 @@ end
 function methods:equal(other)
   Tensor.check("equal", self)
   Tensor.check("equal", other)
+  Tensor.check_devices("equal", self, other)
   if not shape.equal(self.sizes, other.sizes) then return false end
   if self.count == 0 then return true end
   local same <close> = self:eq(other)

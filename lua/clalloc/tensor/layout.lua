@@ -103,6 +103,7 @@ local prepared = setmetatable({}, {
     for k = 1, n do classes[k], inner[k] = "u", 1 end
     self[n] = {
       outer = NONE, inner = inner, classes = classes, rows = 1, index = "int", key = key_of(NONE, classes, false),
+      is_plain = true,
     }
     return self[n]
   end,
@@ -133,10 +134,12 @@ end
 
 -- Whether a view and leaves are one after another, of one shape, and near the beginning of their buffers.
 local function is_plain(out, leaves)
-  if not out.is_dense or out.count == 1 or out.start + out.count >= FEW then return false end
+  local sizes, count = out.sizes, out.count
+  if not out.is_dense or count == 1 or out.start + count >= FEW then return false end
   for i = 1, #leaves do
     local leaf = leaves[i]
-    if not leaf.is_dense or leaf.sizes ~= out.sizes or leaf.start + leaf.count >= FEW then return false end
+    if not leaf.is_dense or leaf.start + count >= FEW then return false end
+    if leaf.sizes ~= sizes and not shape.equal(leaf.sizes, sizes) then return false end
   end
   return true
 end

@@ -18,8 +18,9 @@ local loops = {}
 local RUN = 8192
 -- Items of work for each unit of a CPU: more than one evens out what else the machine does.
 local SHARES = 4
--- Items in a group elsewhere, and at most so many items in a direction.
-local GROUP, MOST_ITEMS = 256, 1 << 16
+-- Items in a group elsewhere, and at most so many items in a direction: more than a large device runs at once, and few
+-- enough steps for each where steps are limited.
+local GROUP, MOST_ITEMS = 256, 1 << 20
 
 -- Contraction would make an expression's value depend on what it was fused with.
 local HEAD = [[
@@ -45,7 +46,7 @@ local STEPS = [[
 function loops.head(own, node, walk)
   local parts = {
     own.has_fp64 and "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" or "", HEAD,
-    ("#define INDEX %s\n"):format(walk.index), own.is_cpu and RUNS or STEPS, expression.prelude(node.form),
+    ("#define INDEX %s\n"):format(walk.index), own.takes_runs and RUNS or STEPS, expression.prelude(node.form),
   }
   return table.concat(parts), node.form.is_double and "" or "-cl-single-precision-constant"
 end
@@ -83,8 +84,10 @@ function loops.pass_rest(args, n, node, walk, columns)
   local numbers, outer = node.numbers, walk.outer
   for i = 1, #numbers do args[n + i] = numbers[i].value end
   n = n + #numbers
-  for d = 2, #outer do args[n + d - 1] = outer[d].size end
-  n = n + math.max(#outer - 1, 0)
+  for d = 2, #outer do
+    n = n + 1
+    args[n] = outer[d].size
+  end
   args[n + 1], args[n + 2] = walk.rows, columns
 end
 
@@ -150,17 +153,26 @@ end
 
 local function ceil_div(n, by) return (n + by - 1) // by end
 
+-- The least that is not below n, or the greatest within `most`.
 local function power_of_two(n, most)
   local p = 1
-  while p < n and p < most do p = p * 2 end
+  while p < n and p * 2 <= most do p = p * 2 end
   return p
 end
 
---- How many items of work, in columns and rows, and in what groups.
+-- Halves sides of a group, powers of two, until the kernel takes so many items: it may take fewer than the device.
+local function fit(kernel, x, y)
+  while x * y > kernel.most_group do
+    if x > y then x = x // 2 else y = y // 2 end
+  end
+  return x, y
+end
+
+--- How many items of work, in columns and rows, and in what groups, before the kernel is known.
 -- @treturn table size
 -- @treturn table group
 function loops.grid(own, columns, rows)
-  if own.is_cpu then
+  if own.takes_runs then
     local want = math.min(own.units * SHARES, ceil_div(columns * rows, RUN))
     local y = math.min(rows, want)
     return { math.min(ceil_div(want, y), columns), y }, { 1, 1 }
@@ -173,13 +185,23 @@ function loops.grid(own, columns, rows)
   return { x * groups_x, y * groups_y }, { x, y }
 end
 
--- The same for one row: numbers, which a launch takes in less time.
-local function line(own, columns)
-  if own.is_cpu then
-    return columns <= RUN and 1 or math.min(own.units * SHARES, ceil_div(columns, RUN)), 1
+--- Makes a group of `grid`'s such as the kernel takes.
+function loops.fit_group(kernel, group)
+  group[1], group[2] = fit(kernel, group[1], group[2])
+  return group
+end
+
+-- Sets size and group of a launch. One row: numbers, which a launch takes in less time.
+local function set_grid(args, own, kernel, columns, rows)
+  if rows > 1 then
+    args.size, args.group = loops.grid(own, columns, rows)
+    loops.fit_group(kernel, args.group)
+  elseif own.takes_runs then
+    args.size, args.group = columns <= RUN and 1 or math.min(own.units * SHARES, ceil_div(columns, RUN)), 1
+  else
+    local size, group = loops.grid(own, columns, 1)
+    args.size, args.group = size[1], (fit(kernel, group[1], 1))
   end
-  local size, group = loops.grid(own, columns, 1)
-  return size[1], group[1]
 end
 
 --- The table to call a kernel with: the last launch's, unless that is still being filled, by whom a finalizer
@@ -200,12 +222,36 @@ end
 function loops.launch(own, what, kernel, args, out, leaves)
   local stream, id = context.stream(own)
   storage.order(out.storage, stream, id)
-  for i = 1, #leaves do storage.order(leaves[i].storage, stream, id) end
+  for i = 1, #leaves do
+    local store = leaves[i].storage
+    if store.stream_id ~= id then storage.order(store, stream, id) end
+  end
   args.stream = stream
-  local event, why = kernel.run(args)
+  local ok, why = kernel.launch(kernel.run, args)
   for i = 1, #args do args[i] = false end -- keeps nothing alive
   kernel.args = args
-  if not event then fault("%s: %s", what, why) end
+  if not ok then fault("%s: %s", what, why) end
+end
+
+-- Arguments where all elements follow one another: data and starts, numbers, rows and columns.
+local function pass_plain(args, out, node, columns)
+  local leaves, numbers = node.leaves, node.numbers
+  args[1], args[2] = out.storage.buffer, out.start
+  local n = 2
+  for i = 1, #leaves do
+    local leaf = leaves[i]
+    args[n + 1], args[n + 2] = leaf.storage.buffer, leaf.start
+    n = n + 2
+  end
+  for i = 1, #numbers do args[n + i] = numbers[i].value end
+  n = n + #numbers
+  args[n + 1], args[n + 2] = 1, columns
+end
+
+local function pass_all(args, out, node, walk, columns)
+  local n = loops.pass(args, 0, out, walk, 1)
+  for i, leaf in ipairs(node.leaves) do n = loops.pass(args, n, leaf, walk, i + 1) end
+  loops.pass_rest(args, n, node, walk, columns)
 end
 
 --- Computes a node into a view of the shape that it broadcasts to, which is not empty.
@@ -218,11 +264,8 @@ function loops.run(what, out, node, walk, columns)
   local own, leaves = out.storage.context, node.leaves
   local kernel = context.kernel(own, node.form, out.kind, walk.key, what, source, node, walk, out.kind)
   local args = loops.take_args(kernel)
-  local n = loops.pass(args, 0, out, walk, 1)
-  for i = 1, #leaves do n = loops.pass(args, n, leaves[i], walk, i + 1) end
-  loops.pass_rest(args, n, node, walk, columns)
-  if walk.rows == 1 then args.size, args.group = line(own, columns)
-  else args.size, args.group = loops.grid(own, columns, walk.rows) end
+  if walk.is_plain then pass_plain(args, out, node, columns) else pass_all(args, out, node, walk, columns) end
+  set_grid(args, own, kernel, columns, walk.rows)
   loops.launch(own, what, kernel, args, out, leaves)
 end
 

@@ -76,20 +76,20 @@ local function source(own, kind, index, form)
       TILE = form.tile, PATCH = form.patch, DEPTH = form.depth,
       HAS_FP64 = own.has_fp64 and 1 or 0, ["MULTIPLY_ADD(a, b, c)"] = multiply_add,
       -- Neighbouring items take neighbouring columns, but on a CPU an item has its own, for vector instructions.
-      ["J(j)"] = own.is_cpu and "(x * PATCH + (j))" or "(x + (j) * SIDE)",
+      ["J(j)"] = own.takes_runs and "(x * PATCH + (j))" or "(x + (j) * SIDE)",
     },
   }
 end
 
 -- The kernel of the first form whose group and tiles the device takes.
 local function kernel_of(own, kind, index)
-  local forms = own.is_cpu and FORMS.cpu or FORMS.other
+  local forms = own.takes_runs and FORMS.cpu or FORMS.other
   for i, form in ipairs(forms) do
     local side = form.tile // form.patch
     local local_nbytes = 2 * form.tile * form.depth * kind.size
     if i == #forms or (side * side <= own.max_group and local_nbytes <= own.local_mem) then
       local kernel = context.kernel(own, form, kind, index, "matmul", source, kind, index, form)
-      if i == #forms or kernel.run.max_group >= side * side then return kernel, form end
+      if i == #forms or kernel.most_group >= side * side then return kernel, form end
     end
   end
 end
@@ -111,16 +111,33 @@ local function product(own, a, b, sizes, strides_a, strides_b)
   return out
 end
 
+-- Iterations that an item makes for each column of the left operand, when no loop is unrolled, at most.
+local STEPS = 32
+
+local function from(view, distance)
+  return { storage = view.storage, kind = view.kind, start = view.start + distance }
+end
+
+-- Where steps are limited, a deep product is the sum of shallower ones. Gives a tensor of m x n.
+local function sum_of_products(own, a, b, sizes, strides_a, strides_b)
+  local m, k, n = sizes[1], sizes[2], sizes[3]
+  local depth = own.most_steps // STEPS
+  local total = Tensor.over("matmul", product(own, a, b, { m, math.min(k, depth), n }, strides_a, strides_b))
+  for at = depth, k - 1, depth do
+    local part <close> = Tensor.over("matmul", product(own, from(a, at * strides_a[2]), from(b, at * strides_b[1]),
+      { m, math.min(k - at, depth), n }, strides_a, strides_b))
+    total:add_(part)
+  end
+  return total
+end
+
 local function check(a, b)
   for _, x in ipairs { a, b } do
     if #x.sizes < 1 or #x.sizes > 2 then
       fault("matmul: %s and %s: matrices or vectors expected", shape.text(a.sizes), shape.text(b.sizes))
     end
   end
-  if Tensor.context(a) ~= Tensor.context(b) then
-    fault("matmul: the tensors are on %s and %s; `to` copies between devices", Tensor.context(a).device.name,
-      Tensor.context(b).device.name)
-  end
+  Tensor.check_devices("matmul", a, b)
   local k, l = a.sizes[#a.sizes], b.sizes[1]
   if k ~= l then
     fault("matmul: %s and %s do not match (%d ~= %d)", shape.text(a.sizes), shape.text(b.sizes), k, l)
@@ -162,9 +179,10 @@ function methods:matmul(other)
   if m * n == 0 or k == 0 then
     return Tensor.over("matmul", Tensor.room("matmul", own, kind, sizes, count)):fill(0)
   end
-  local out = product(own, a, b, { m, k, n }, strides_a, strides_b)
-  out.sizes, out.strides, out.count = sizes, shape.strides(sizes), count
-  return Tensor.over("matmul", out)
+  local out = sum_of_products(own, a, b, { m, k, n }, strides_a, strides_b)
+  if #sizes == 2 then return out end
+  local matrix <close> = out
+  return matrix:view(sizes)
 end
 
 return methods.matmul

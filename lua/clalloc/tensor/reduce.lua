@@ -15,6 +15,7 @@ local layout = require "clalloc.tensor.layout"
 local loops = require "clalloc.tensor.loops"
 local ops = require "clalloc.tensor.ops"
 local shape = require "clalloc.tensor.shape"
+local storage = require "clalloc.tensor.storage"
 
 local methods = Tensor.methods
 
@@ -71,7 +72,7 @@ local function body(own, how, kind, compute, root)
   local function step(a, x) return how.step(kind, a, x) end
   local one = ("{\n%s\nconst ACC x = (ACC)(%s);\n%%s\n}\n"):format(compute, root)
   local rest = one:format(("acc = %s;"):format(step("acc", "x")))
-  if not own.is_cpu then return ("LOOP(j, columns, 0) %s"):format(rest) end
+  if not own.takes_runs then return ("LOOP(j, columns, 0) %s"):format(rest) end
   return ([[
 const INDEX run = (columns + (INDEX)get_global_size(0) - 1) / (INDEX)get_global_size(0);
 INDEX at = (INDEX)get_global_id(0) * run;
@@ -112,13 +113,15 @@ end
 
 -- Items of work along a row, and rows, with their groups.
 local function grid(own, walk, columns)
-  local want = own.is_cpu and own.units * 4 or MOST_PARTS
+  local want = own.takes_runs and own.units * 4 or MOST_PARTS
   local parts = math.max(1, math.min(columns // CUT, want // math.min(walk.rows, want), MOST_PARTS))
-  if own.is_cpu then
+  if own.takes_runs then
     return { parts, math.min(walk.rows, math.max(1, math.min(want, walk.rows * columns // 4096))) }, { 1, 1 }
   end
   local size, group = loops.grid(own, 1, walk.rows)
-  return { parts, size[2] }, { 1, group[2] }
+  local rows_each = (walk.rows + size[2] - 1) // size[2]
+  local needed = columns // (own.most_steps // rows_each - 1) + 1
+  return { math.max(parts, needed), size[2] }, { 1, group[2] }
 end
 
 -- Reduces the inner loop of a walk; gives a view of rows x parts.
@@ -133,7 +136,7 @@ local function pass(what, how, node, own, partial, result, walk, columns)
   args[1] = out.storage.buffer
   for i, view in ipairs(node.leaves) do n = loops.pass(args, n, view, walk, i) end
   loops.pass_rest(args, n, node, walk, columns)
-  args.size, args.group = size, group
+  args.size, args.group = size, loops.fit_group(kernel, group)
   loops.launch(own, what, kernel, args, out, node.leaves)
   return out
 end
@@ -149,7 +152,7 @@ local function finish(what, how, view, own, partial, result)
   while view.sizes[2] > 1 do
     local next_view = pass(what, how, as_node(view), own, partial, result,
       layout.reduction(view.sizes, view.count, { view }, 2))
-    view.storage.buffer:close()
+    storage.close(view.storage)
     view = next_view
   end
   return view

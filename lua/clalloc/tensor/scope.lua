@@ -4,6 +4,8 @@
 --
 -- @module clalloc.tensor.scope
 
+local fault = require "clalloc.tensor.fault"
+
 local scope = { is_open = false }
 
 local scopes = setmetatable({}, { __mode = "k" }) -- coroutine -> its innermost scope
@@ -62,6 +64,7 @@ end
 -- @param ... its arguments
 -- @return what body returns
 function scope.run(body, ...)
+  if type(body) ~= "function" then fault("scope: function expected, got %s", type(body)) end
   local thread = coroutine.running()
   local mine, outer, kept = setmetatable({ n = 0 }, weak), scopes[thread], {}
   scopes[thread] = mine

@@ -6,6 +6,7 @@
 --
 -- @module clalloc.tensor.storage
 
+local core = require "clalloc.core"
 local context = require "clalloc.tensor.context"
 local fault = require "clalloc.tensor.fault"
 
@@ -14,39 +15,50 @@ local storage = {}
 local function new(own, buffer)
   return {
     context = own,
-    buffer = buffer,
-    count = 0,          -- holders: tensors, and expressions not yet computed
+    buffer = buffer,    -- false: closed from here
+    count = 0,          -- holders: tensors, expressions not yet computed, and the owner of a buffer that is not ours
     tensors = 0,        -- of them, tensors
-    is_foreign = false, -- the buffer is somebody else's: it is never closed
-    is_shared = false,  -- others may write to the buffer: nothing is left for later
+    is_shared = false,  -- others may write to the buffer, or close it: nothing is left for later
     stream = false,     -- of the last command; false: none yet
     stream_id = false,
     pending = false,    -- set of tensors yet to be computed from this, weak
   }
 end
 
+-- Memory of somebody else, who holds it for ever: it is never closed here.
+local function new_foreign(own, buffer)
+  local self = new(own, buffer)
+  self.count, self.is_shared = 1, true
+  return self
+end
+
+-- Found once, not at each call.
+local alloc = core.debug.types().device.names.alloc
+
 --- New memory on the current stream, without a holder; raises when there is none to be had.
 function storage.new(what, own, nbytes)
-  local buffer, why = own.device:alloc(nbytes)
+  local buffer, why = alloc(own.device, nbytes)
   if not buffer then fault("%s: %s", what, why) end
   return new(own, buffer)
+end
+
+--- Whether a value is a buffer, open or closed.
+function storage.is_buffer(value)
+  local meta = type(value) == "userdata" and getmetatable(value)
+  return type(meta) == "table" and meta.__name == "clalloc.buffer"
 end
 
 --- The memory of a buffer that others may use too. A view of an allocation is found in the whole of it: where it begins
 -- need not be aligned as a kernel's argument must be.
 -- @treturn table the storage
 -- @treturn integer where the buffer begins in it, in bytes
-function storage.from(what, core, buffer)
+function storage.from(what, buffer)
   local own = context.of(buffer.device)
-  if buffer.offset == 0 then
-    local self = new(own, buffer)
-    self.is_foreign, self.is_shared = true, true
-    return self, 0
-  end
+  if buffer.offset == 0 then return new_foreign(own, buffer), 0 end
   local whole, offset = core.resolve(buffer.address)
   if not whole then fault("%s: %s", what, offset) end
-  local self = new(own, whole)
-  self.is_foreign, self.is_shared, self.original = true, true, buffer
+  local self = new_foreign(own, whole)
+  self.original = buffer
   return self, offset
 end
 
@@ -65,13 +77,20 @@ function storage.lose_tensor(self)
   self.count, self.tensors = self.count - 1, self.tensors - 1
 end
 
-function storage.retain(self)
-  self.count = self.count + 1
+--- Gives memory back that no tensor holds.
+function storage.close(self)
+  self.buffer:close()
+  self.buffer = false
 end
 
 function storage.release(self)
   self.count = self.count - 1
-  if self.count == 0 and not self.is_foreign then self.buffer:close() end
+  if self.count == 0 then storage.close(self) end
+end
+
+--- Whether the memory is gone.
+function storage.is_gone(self)
+  return not self.buffer or self.is_shared and self.buffer.closed
 end
 
 --- Puts the command that comes next, on `stream`, after the last one that used the memory.
@@ -86,14 +105,10 @@ end
 
 local weak = { __mode = "k" }
 
---- Notes that a tensor is to be computed from this memory.
-function storage.expect(self, tensor)
+--- The set of tensors to be computed from this memory, each a holder.
+function storage.pending_of(self)
   if not self.pending then self.pending = setmetatable({}, weak) end
-  self.pending[tensor] = true
-end
-
-function storage.settle(self, tensor)
-  if self.pending then self.pending[tensor] = nil end
+  return self.pending
 end
 
 --- Before the memory changes: whatever is to be computed from it is computed, by `storage.overtake`, set by the type.

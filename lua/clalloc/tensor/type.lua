@@ -26,6 +26,7 @@ local scope = require "clalloc.tensor.scope"
 local shape = require "clalloc.tensor.shape"
 local storage = require "clalloc.tensor.storage"
 
+local getmetatable, setmetatable = getmetatable, setmetatable
 local Tensor = { methods = {}, meta = {} }
 local methods, meta = Tensor.methods, Tensor.meta
 
@@ -52,11 +53,12 @@ local function new(what, kind, sizes, count, view, node)
   return self
 end
 
---- A record of a view.
+--- A record of a view. Strides of dense views follow from the sizes, also where no step is ever made.
 function Tensor.view_of(store, kind, start, sizes, strides, count)
+  local is_dense = shape.is_contiguous(sizes, strides)
   return {
-    storage = store, kind = kind, start = start, sizes = sizes, strides = strides, count = count,
-    is_dense = shape.is_contiguous(sizes, strides),
+    storage = store, kind = kind, start = start, sizes = sizes, count = count,
+    strides = is_dense and shape.strides(sizes) or strides, is_dense = is_dense,
   }
 end
 
@@ -67,11 +69,13 @@ function Tensor.over(what, view)
 end
 
 --- The view of new memory of a shape, with what is in it; nobody holds it yet.
-function Tensor.room(what, own, kind, sizes, count)
+-- @param ... `what`, context, kind, sizes, count
+-- @tparam[opt] table like a view: where it has these very sizes and is dense, its strides are taken
+function Tensor.room(what, own, kind, sizes, count, like)
   local store = storage.new(what, own, count * kind.size)
+  local strides = like and like.sizes == sizes and like.is_dense and like.strides or shape.strides(sizes)
   return {
-    storage = store, kind = kind, start = 0, sizes = sizes, strides = shape.strides(sizes), count = count,
-    is_dense = true,
+    storage = store, kind = kind, start = 0, sizes = sizes, strides = strides, count = count, is_dense = true,
   }
 end
 
@@ -87,12 +91,12 @@ function Tensor.later(what, node, sizes, count, a, b)
   local at_once, leaves = false, node.leaves
   for i = 1, #leaves do
     local store = leaves[i].storage
-    storage.retain(store)
-    storage.expect(store, self)
+    local pending = store.pending or storage.pending_of(store)
+    store.count, pending[self] = store.count + 1, true
     at_once = at_once or store.is_shared
   end
-  Tensor.taken(a)
-  Tensor.taken(b)
+  if a then Tensor.taken(a) end
+  if b then Tensor.taken(b) end
   return at_once and self:eval() or self
 end
 
@@ -106,23 +110,27 @@ local function release_leaves(self)
 end
 
 local function forget_node(self)
-  local leaves = self.node.leaves
-  for i = 1, #leaves do storage.settle(leaves[i].storage, self) end
-  release_leaves(self)
-  self.node = false
+  local leaves, held = self.node.leaves, self.held
+  self.node, self.held = false, false
+  for i = 1, #leaves do
+    local store = leaves[i].storage
+    store.pending[self] = nil
+    if held then storage.release(store) end
+  end
 end
 
 -- Whether what it is computed from is there no more.
-local function is_lost(self)
-  local leaves = self.node.leaves
+local function is_lost(node)
+  local leaves = node.leaves
   for i = 1, #leaves do
-    if leaves[i].storage.buffer.closed then return true end
+    local store = leaves[i].storage
+    if (store.is_shared or not store.buffer) and storage.is_gone(store) then return true end
   end
   return false
 end
 
 local function check_leaves(self)
-  if is_lost(self) then
+  if is_lost(self.node) then
     fault("%s: what this is computed from was closed; `eval` in time keeps a result", self.what)
   end
 end
@@ -144,14 +152,12 @@ end
 --- Computes the tensor now, if it has not been; does not wait for the device.
 -- @treturn tensor self
 function methods:eval()
-  local node = self.node
-  if not node then
-    Tensor.check("eval", self)
-    return self
-  end
+  local node = getmetatable(self) == idle and self.node
+  if not node then return Tensor.check("eval", self) end
   check_leaves(self)
-  local view = Tensor.room(self.what, node.leaves[1].storage.context, self.kind, self.sizes, self.count)
-  Tensor.compute(self.what, view, node)
+  local what, count, leaves = self.what, self.count, node.leaves
+  local view = Tensor.room(what, leaves[1].storage.context, self.kind, self.sizes, count, leaves[1])
+  if count > 0 then loops.run(what, view, node, layout.elementwise(view, leaves)) end
   storage.add_tensor(view.storage)
   self.cells = view
   forget_node(self)
@@ -160,7 +166,7 @@ end
 
 --- Before what it reads changes: computes the tensor if that is still possible.
 function Tensor.overtake(self)
-  if self.node and not is_lost(self) then self:eval() end
+  if self.node and not is_lost(self.node) then self:eval() end
 end
 
 storage.overtake = Tensor.overtake
@@ -174,7 +180,8 @@ end
 
 --- Raises unless the value is an open tensor.
 function Tensor.check(what, value)
-  if not Tensor.is(value) then fault("%s: tensor expected, got %s", what, type(value)) end
+  local its = getmetatable(value)
+  if its ~= meta and its ~= idle then fault("%s: tensor expected, got %s", what, type(value)) end
   if not value.cells and not value.node then fault("%s: attempt to use a closed tensor", what) end
   return value
 end
@@ -198,7 +205,7 @@ end
 
 --- After `Tensor.part`: the tensor need not hold what it reads any more. Anything else than such a tensor is ignored.
 function Tensor.taken(value)
-  if Tensor.is(value) and value.node and value.uses > 0 then release_leaves(value) end
+  if type(value) == "table" and value.node and value.uses > 0 then release_leaves(value) end
 end
 
 --- The context of an open tensor's device.
@@ -206,10 +213,21 @@ function Tensor.context(value)
   return (value.cells or value.node.leaves[1]).storage.context
 end
 
+--- Raises unless two open tensors are on one device.
+function Tensor.check_devices(what, a, b)
+  local one, other = Tensor.context(a), Tensor.context(b)
+  if one == other then return end
+  local first, second = one.device.name, other.device.name
+  local where = first == second and ("two devices named %s"):format(first) or ("%s and %s"):format(first, second)
+  fault("%s: the tensors are on %s; `to` copies between devices", what, where)
+end
+
 -- ---- Closing -------------------------------------------------------------------------------------------------
 
 --- Lets go of the memory; it goes back when no other tensor shares it. Closing again does nothing.
 function methods:close()
+  local its = getmetatable(self)
+  if its ~= meta and its ~= idle then fault("close: tensor expected, got %s", type(self)) end
   local view = self.cells
   if self.node then forget_node(self) end
   self.cells = false

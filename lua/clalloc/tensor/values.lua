@@ -150,6 +150,7 @@ end
 --- All elements as nested tables of numbers; of a tensor without dimensions, the number.
 -- @treturn table|number
 function methods:totable()
+  Tensor.check("totable", self)
   local list = unpack_all(self.kind, values.bytes("totable", self), self.count)
   if #self.sizes == 0 then return list[1] end
   return nest(list, self.sizes, 1, 1, self.count)
@@ -186,12 +187,15 @@ local function to_device(self, device)
 end
 
 --- The same elements in another kind or on another device. Floats become integers by cutting the fraction, within the
--- range; integers that do not fit wrap. Of its own kind or device it shares storage.
+-- range, and NaN becomes 0; integers that do not fit wrap. Of its own kind or device it shares storage.
 -- @tparam string|device target "f32" and so on, or a device
 -- @treturn tensor
 function methods:to(target)
   Tensor.check("to", self)
-  if type(target) == "userdata" then return to_device(self, target) end
+  if context.is_device(target) then
+    if not pcall(function() return target.name end) then fault("to: attempt to use a closed device") end
+    return to_device(self, target)
+  end
   if type(target) ~= "string" then fault("to: a dtype's name or a device expected, got %s", type(target)) end
   local kind = dtype.of("to", target)
   dtype.check("to", kind, Tensor.context(self))

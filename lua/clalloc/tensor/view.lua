@@ -83,8 +83,9 @@ local function view_strides(of, sizes)
   return restride(old, strides, sizes)
 end
 
-local function reshaped(what, self, list)
+local function reshaped(what, self, ...)
   local of = Tensor.need(what, self)
+  local list = shape.arguments(what, ...)
   local sizes, count = shape.check(what, infer(what, list, of.count))
   if count ~= of.count then
     fault("%s: %s has %d elements, %s has %d", what, shape.text(of.sizes), of.count, shape.text(sizes), count)
@@ -97,7 +98,7 @@ end
 -- @tparam integer|{integer,...} ... sizes
 -- @treturn tensor
 function methods:view(...)
-  local of, sizes, strides = reshaped("view", self, (shape.arguments("view", ...)))
+  local of, sizes, strides = reshaped("view", self, ...)
   if not strides then
     fault("view: %s with strides %s cannot be seen as %s; `contiguous` or `reshape` copies", shape.text(of.sizes),
       table.concat(of.strides, ","), shape.text(sizes))
@@ -107,14 +108,17 @@ end
 
 --- A view where that is possible, else a copy of that shape.
 function methods:reshape(...)
-  local of, sizes, strides = reshaped("reshape", self, (shape.arguments("reshape", ...)))
+  local of, sizes, strides = reshaped("reshape", self, ...)
   if strides then return derived("reshape", of, of.start, sizes, strides) end
   local copy <close> = self:contiguous()
   return copy:view(sizes)
 end
 
 --- All elements in one dimension: a view where possible, else a copy.
-function methods:flatten() return self:reshape(-1) end
+function methods:flatten()
+  Tensor.check("flatten", self)
+  return methods.reshape(self, self.count)
+end
 
 --- Elements `first` to `first + length - 1` of a dimension.
 -- @tparam integer d
@@ -243,7 +247,7 @@ end
 -- @tparam[opt=1] integer d
 -- @treturn tensor
 function view.cat(list, d)
-  if type(list) ~= "table" or #list == 0 then fault("cat: a list of tensors expected") end
+  if type(list) ~= "table" or Tensor.is(list) or #list == 0 then fault("cat: a list of tensors expected") end
   for _, tensor in ipairs(list) do Tensor.check("cat", tensor) end
   d = shape.dimension("cat", list[1].sizes, d or 1)
   local own = Tensor.context(list[1])
