@@ -1,10 +1,8 @@
 -- What public reports about malloc in kernels complain of, each as what is right instead. The numbers are those of the
--- reports. One program does for all of them, with groups of 64, as building takes most of the time; `count` is how many
--- work-items take part.
+-- reports. One program does for all of them, with groups of one size, as building takes most of the time; `count` is
+-- how many work-items take part.
 
 local cl = require "clalloc"
-
-local GROUP = 64
 
 local SOURCE = [[
 static ulong size_of(uint i, ulong base, ulong step, uint variety) {
@@ -77,9 +75,10 @@ kernel void everywhere(CLA_HEAP heap, uint rounds, global uint *out) {
 }
 ]], { heap = true }))
 local out <close> = assert(dev:alloc(4 * 1024))
-local whole = math.min(dev.max_group, 1024)
-for _, group in ipairs { 1, 2, 64, 256, whole } do
-  local n = group > 256 and group or 512
+local whole = math.min(program.everywhere.max_group, 1024)
+for _, most in ipairs { 1, 2, 64, 256, whole } do
+  local group = math.min(most, whole)
+  local n = group > 256 and group or 512 // group * group
   out:fill(255)
   assert(program.everywhere { dev.heap, 20, out, size = n, group = group })
   assert(out:read(0, 4 * n) == ("\0"):rep(4 * n))
@@ -91,13 +90,14 @@ print "done"
 ]==]
 
 describe("the heap of a device", function()
-  local dev, heap, program, refs, wrong
+  local dev, heap, program, refs, wrong, group
   local MOST = 1 << 16
 
   setup(function()
     dev = cl.device()
     heap = dev.heap
     program = assert(dev:program(SOURCE, { heap = true }))
+    group = math.min(64, program.take.max_group)
     refs = assert(dev:alloc(4 * MOST))
     wrong = assert(dev:alloc(4))
   end)
@@ -111,19 +111,19 @@ describe("the heap of a device", function()
     for _, object in ipairs { refs, wrong, program, dev } do object:close() end
   end)
 
-  local function size(count) return (count + GROUP - 1) // GROUP * GROUP end
+  local function size(count) return (count + group - 1) // group * group end
 
   -- Blocks of `base` bytes for `count` items, or of base + (0 to variety - 1) * step.
   local function take(count, base, step, variety)
-    assert(program.take { heap, count, base, step or 0, variety or 0, refs, size = size(count), group = GROUP })
+    assert(program.take { heap, count, base, step or 0, variety or 0, refs, size = size(count), group = group })
   end
   local function check(count, base, step, variety)
     wrong:write(string.pack("<I4", 0))
-    assert(program.check { heap, count, base, step or 0, variety or 0, refs, wrong, size = size(count), group = GROUP })
+    assert(program.check { heap, count, base, step or 0, variety or 0, refs, wrong, size = size(count), group = group })
     assert.equal(0, (string.unpack("<I4", wrong:read())))
   end
   local function drop(count)
-    assert(program.drop { heap, count, refs, size = size(count), group = GROUP })
+    assert(program.drop { heap, count, refs, size = size(count), group = group })
   end
 
   -- How many of the items got something, and the list of references.
@@ -145,9 +145,9 @@ describe("the heap of a device", function()
   end)
 
   it("that is not there is null to every item, and no fault (chipStar#1402, #1072)", function()
-    assert(program.take { false, 100, 64, 0, 0, refs, size = 128, group = GROUP })
+    assert(program.take { false, 100, 64, 0, 0, refs, size = 128, group = group })
     assert.equal(0, (granted(100)))
-    assert(program.drop { false, 100, refs, size = 128, group = GROUP })
+    assert(program.drop { false, 100, refs, size = 128, group = group })
   end)
 
   it("is null to every item also when nobody has filled in its memory (chipStar#1402)", function()
@@ -312,7 +312,7 @@ describe("the heap of a device", function()
     local stats = heap:stats()
     assert.equal(100, stats.failed)
     assert.equal(12 * cl.MiB, stats.largest_refused)
-    local launch = { heap, 1, 9 * cl.MiB, 0, 0, refs, size = GROUP, group = GROUP, heap_oom = "error" }
+    local launch = { heap, 1, 9 * cl.MiB, 0, 0, refs, size = group, group = group, heap_oom = "error" }
     local event = assert(program.take(launch))
     assert.has_error(function() assert(event:wait()) end)
     launch.heap_oom, launch.heap_need = nil, 9 * cl.MiB
