@@ -434,7 +434,8 @@ describe("dev.heap", function()
   end)
 
   it("is refused what the device cannot give, and gives what it can", function()
-    assert.matches("gives at most, in one buffer, " .. dev.max_alloc, failure(set, heap, "limit", dev.max_alloc), 1, true)
+    local message = failure(set, heap, "limit", dev.max_alloc)
+    assert.matches("gives at most, in one buffer, " .. dev.max_alloc, message, 1, true)
     local most = math.min(dev.max_alloc // 4, 512 * MiB)
     heap.limit = most
     assert.equal(1, take(most))
