@@ -7,6 +7,7 @@
 
 enum { RUNS = 7, ITEMS = 1024, GROUP = 64, THREADS = 2, LIVE = 64, CHURN_ROUNDS = 1000, MIXED_ROUNDS = 1000 };
 
+/* clang-format off */
 static const char KERNELS[] = SOURCE(
   static uint dice(uint x) {
     x ^= x << 13; x ^= x >> 17; x ^= x << 5;
@@ -51,6 +52,7 @@ static const char KERNELS[] = SOURCE(
     atomic_add(n, got);
   }
 );
+/* clang-format on */
 
 static world w;
 static cl_mem failed;
@@ -180,7 +182,7 @@ static void fills(void) {
   heap_close(&h);
 }
 
-int main(int argc, char **argv) {
+int main(void) {
   if (!world_open(&w, KERNELS, "-cl-std=CL1.2")) {
     puts("-- heap: left out, no OpenCL device");
     return 0;
@@ -203,7 +205,7 @@ int main(int argc, char **argv) {
   occupy(&full, 100000);
   occupy(&counted, 10);
   against(&full, &counted, "heap.scaling", "10.live");
-  if (argc < 2) fills();
+  fills();
   heap_close(&full);
   heap_close(&plain);
   heap_close(&counted);

@@ -11,6 +11,7 @@
 
 enum { GROUP = 256, MOST = 1100000, CHURN_ROUNDS = 10 };
 
+/* clang-format off */
 static const char KERNELS[] = SOURCE(
   kernel void nothing(global ulong *blocks, uint n) {
     if (get_global_id(0) >= n) blocks[0] = 0;
@@ -59,6 +60,7 @@ static const char KERNELS[] = SOURCE(
     }
   }
 );
+/* clang-format on */
 
 static world w;
 static cl_mem blocks, bad;
@@ -91,7 +93,8 @@ static double churn(heap *h, cl_uint n, cl_uint size) {
 static void none_bad(const char *what, cl_uint n, cl_uint size) {
   cl_uint counts[2];
   world_read(&w, bad, 0, sizeof counts, counts);
-  if (counts[0] || counts[1]) printf("FAILED %s n=%u size=%u: %u nulls, %u overwritten\n", what, n, size, counts[0], counts[1]);
+  if (counts[0] || counts[1])
+    printf("FAILED %s n=%u size=%u: %u nulls, %u overwritten\n", what, n, size, counts[0], counts[1]);
   world_fill(&w, bad, 0, 0, sizeof counts);
 }
 
@@ -136,7 +139,8 @@ int main(int argc, char **argv) {
   static const cl_uint numbers[] = {1024, 10000, 100000, 1000000}, sizes[] = {16, 64, 256, 1024, 4096, 8192};
   /* More registers than that cost the malloc kernels a quarter of the warps that a multiprocessor holds. */
   const bool is_nvidia = argc > 2 && strstr(argv[2], "nv");
-  if (argc < 2 || !world_open(&w, KERNELS, is_nvidia ? "-cl-std=CL1.2 -cl-nv-maxrregcount=64" : "-cl-std=CL1.2")) return 2;
+  if (argc < 2 || !world_open(&w, KERNELS, is_nvidia ? "-cl-std=CL1.2 -cl-nv-maxrregcount=64" : "-cl-std=CL1.2"))
+    return 2;
   const uint64_t limit = strtoull(argv[1], NULL, 10) << 20;
   blocks = world_buffer(&w, sizeof(cl_ulong) * MOST), bad = world_buffer(&w, 8);
   world_fill(&w, bad, 0, 0, 8);
@@ -171,7 +175,8 @@ int main(int argc, char **argv) {
   }
   if (limit >= UINT64_C(1) << 30) cell(&h, 100000, 0, 1), cell(&h, 100000, 0, 7919), cell(&h, 100000, 8192, 7919);
   cla__heap_tally tally;
-  if (!heap_audit(&h, &tally) || tally.live_blocks) printf("FAILED audit: %llu live\n", (unsigned long long)tally.live_blocks);
+  if (!heap_audit(&h, &tally) || tally.live_blocks)
+    printf("FAILED audit: %llu live\n", (unsigned long long)tally.live_blocks);
   failing(&h);
   OK(clReleaseMemObject(blocks));
   OK(clReleaseMemObject(bad));
