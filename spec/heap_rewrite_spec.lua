@@ -129,6 +129,12 @@ describe("a program with heap = true", function()
   local dev
 
   setup(function() dev = cl.device() end)
+
+  -- llvmpipe inlines every call of malloc, and takes minutes for a program with several.
+  local function is_slow()
+    return dev.name:find "llvmpipe" and pending "minutes to compile"
+  end
+
   after_each(function()
     assert(dev.heap:reset())
     dev.heap.sites = false
@@ -157,9 +163,13 @@ describe("a program with heap = true", function()
     describe(has_sites and "and sites" or "and no sites", function()
       before_each(function() dev.heap.sites = has_sites end)
 
-      it("calls all five functions, from functions and kernels", function() expect({ 0, 15, 30 }, CALLS) end)
+      it("calls all five functions, from functions and kernels", function()
+        if is_slow() then return end
+        expect({ 0, 15, 30 }, CALLS)
+      end)
 
       it("calls them through macros, defines too", function()
+        if is_slow() then return end
         expect({ 42, 43, 44 }, MACROS,
           { defines = { ["FROM_OUTSIDE(n)"] = "malloc(n)", RELEASE_TOO = "free", N = 9 } })
       end)
@@ -273,6 +283,7 @@ loc(3);
   end)
 
   it("knows kernel and line of what stays allocated", function()
+    if is_slow() then return end
     dev.heap.sites = true
     local prog <close> = dev:program([[
 #define NEW(n) malloc(n)
