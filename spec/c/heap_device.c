@@ -112,37 +112,53 @@ static const char KERNELS[] = SOURCE(
     if (i < n * times) atomic_inc(kinds + cla__free(heap, block_at(heap, offsets[i / times])));
   }
 
-  /* One item does what it is told, a step at a time, and answers: kinds of steps as in enum kind. A call a kind, for compilers
-   * put each call's whole code where it stands. */
-  kernel void script(CLA_HEAP heap, global ulong *held, global const ulong *steps, uint n, global ulong *answers) {
-    for (uint i = 0; i < n; i++) {
-      const ulong kind = steps[4u * i];
-      const ulong slot = steps[4u * i + 1u];
-      const ulong a = steps[4u * i + 2u];
-      const ulong b = steps[4u * i + 3u];
-      global uchar *p = (global uchar *)held[slot];
-      ulong answer = 0;
-      if (kind == 0ul) p = cla_malloc(heap, a);
-      if (kind == 1ul) p = cla_calloc(heap, a, b);
-      if (kind == 2ul) p = cla_aligned_alloc(heap, a, b);
-      if (kind == 3ul) {
-        global uchar *moved = cla_realloc(heap, p, a);
-        answer = offset_of(heap, moved);
-        if (moved != 0 || a == 0ul) p = moved;
-      }
-      if (kind <= 2ul) answer = offset_of(heap, p);
-      if (kind == 1ul && p != 0)
-        for (ulong k = 0; k < a * b; k++)
-          if (p[k] != 0) answer = ~0ul;
-      if (kind == 2ul && ((ulong)p & (a - 1ul)) != 0ul) answer = ~0ul;
-      if (kind == 4ul) answer = cla__free(heap, p == 0 ? p : p + (long)a);
-      if (kind == 5ul) answer = cla_usable_size(heap, p + a);
-      if (kind == 6ul) stamp(p, a, (uint)b);
-      if (kind == 7ul) answer = is_stamped(p, a, (uint)b);
-      if (kind == 8ul) answer = cla_at(heap, cla_ref(heap, p)) == p;
-      held[slot] = (ulong)p;
-      answers[i] = answer;
-    }
+  /* Single steps, by one item each, with the block in a slot of held: a kernel a kind, for compilers put each call's whole
+   * code where it stands (llvmpipe takes minutes over a kernel that has them all). */
+  kernel void step_malloc(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    held[0] = (ulong)cla_malloc(heap, a);
+    answer[0] = offset_of(heap, (global void *)held[0]);
+  }
+
+  kernel void step_calloc(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    global uchar *p = cla_calloc(heap, a, b);
+    ulong said = offset_of(heap, p);
+    if (p != 0)
+      for (ulong k = 0; k < a * b; k++)
+        if (p[k] != 0) said = ~0ul;
+    held[0] = (ulong)p;
+    answer[0] = said;
+  }
+
+  kernel void step_aligned(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    held[0] = (ulong)cla_aligned_alloc(heap, a, b);
+    answer[0] = (held[0] & (a - 1ul)) != 0ul ? ~0ul : offset_of(heap, (global void *)held[0]);
+  }
+
+  kernel void step_realloc(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    global void *moved = cla_realloc(heap, (global void *)held[0], a);
+    if (moved != 0 || a == 0ul) held[0] = (ulong)moved;
+    answer[0] = offset_of(heap, moved);
+  }
+
+  kernel void step_free(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    answer[0] = cla__free(heap, held[0] == 0ul ? 0 : (global void *)(held[0] + a));
+  }
+
+  kernel void step_usable(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    answer[0] = cla_usable_size(heap, (global void *)(held[0] + a));
+  }
+
+  kernel void step_stamp(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    stamp((global uchar *)held[0], a, (uint)b);
+    answer[0] = 0;
+  }
+
+  kernel void step_is_stamped(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    answer[0] = is_stamped((global uchar *)held[0], a, (uint)b);
+  }
+
+  kernel void step_ref(CLA_HEAP heap, global ulong *held, ulong a, ulong b, global ulong *answer) {
+    answer[0] = cla_at(heap, cla_ref(heap, (global void *)held[0])) == (global void *)held[0];
   }
 
   kernel void sited(CLA_HEAP heap, global ulong *offsets, uint size) {
@@ -209,6 +225,9 @@ static size_t round_trip(heap *h, cl_uint n, cl_uint least, cl_uint most, cl_uin
 
 enum kind { MALLOC, CALLOC, ALIGNED, REALLOC, FREE, USABLE, STAMP, IS_STAMPED, REF };
 
+static const char *const kernels[] = {"step_malloc", "step_calloc", "step_aligned",    "step_realloc", "step_free",
+                                      "step_usable", "step_stamp",  "step_is_stamped", "step_ref"};
+
 #define SOME  (~(cl_ulong)1) /* wanted: any block */
 #define NEVER (~(cl_ulong)0) /* what an item answers if a block is not zero, not aligned */
 
@@ -216,29 +235,23 @@ typedef struct step {
   cl_ulong kind, slot, a, b, wanted;
 } step;
 
-enum { CHUNK = 32, SLOTS = 128 };
+enum { SLOTS = 128 };
 
-static cl_mem held, steps, answers;
+static cl_mem answer, held[SLOTS];
 
-/* Runs a script in launches of a few steps, with what they hold kept between; *last: the last answer. */
+/* Takes the steps one after the other; *last: the last answer. */
 static bool follow(heap *h, const char *name, const step *script, size_t n, cl_ulong *last) {
   bool is_good = true;
-  for (size_t at = 0; at < n; at += CHUNK) {
-    const cl_uint m = (cl_uint)(n - at < CHUNK ? n - at : CHUNK);
-    cl_ulong told[4 * CHUNK], said[CHUNK];
-    for (cl_uint i = 0; i < m; i++) memcpy(told + 4 * i, script + at + i, 4 * sizeof *told);
-    world_write(&w, steps, 0, m * 4 * sizeof *told, told);
-    launch l = launch_of(&w, "script");
-    give_mem(&l, h->memory), give_mem(&l, held), give_mem(&l, steps), give_uint(&l, m), give_mem(&l, answers);
+  for (size_t i = 0; i < n; i++) {
+    const step *s = &script[i];
+    launch l = launch_of(&w, kernels[s->kind]);
+    give_mem(&l, h->memory), give_mem(&l, held[s->slot]), give_ulong(&l, s->a), give_ulong(&l, s->b),
+        give_mem(&l, answer);
     run(&l, 1, 1);
-    world_read(&w, answers, 0, m * sizeof *said, said);
-    for (cl_uint i = 0; i < m; i++) {
-      const cl_ulong wanted = script[at + i].wanted;
-      if (wanted == SOME ? said[i] != 0 && said[i] != NEVER : said[i] == wanted) continue;
-      fprintf(stderr, "%s, step %zu: %llu, not %lld\n", name, at + i, (unsigned long long)said[i], (long long)wanted);
-      is_good = false;
-    }
-    *last = said[m - 1];
+    world_read(&w, answer, 0, sizeof *last, last);
+    if (s->wanted == SOME ? *last != 0 && *last != NEVER : *last == s->wanted) continue;
+    fprintf(stderr, "%s, step %zu: %llu, not %lld\n", name, i, (unsigned long long)*last, (long long)s->wanted);
+    is_good = false;
   }
   return is_good;
 }
@@ -580,8 +593,11 @@ int main(int argc, char **argv) {
     puts("no OpenCL device");
     return 77;
   }
-  held = world_buffer(&w, 8 * SLOTS), steps = world_buffer(&w, 32 * CHUNK), answers = world_buffer(&w, 8 * CHUNK);
-  world_fill(&w, held, 0, 0, 8 * SLOTS);
+  for (int i = 0; i < SLOTS; i++) {
+    held[i] = world_buffer(&w, 8);
+    world_fill(&w, held[i], 0, 0, 8);
+  }
+  answer = world_buffer(&w, 8);
   offsets = world_buffer(&w, sizeof host_offsets), sizes = world_buffer(&w, sizeof host_sizes),
   words = world_buffer(&w, 4096);
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
@@ -594,9 +610,8 @@ int main(int argc, char **argv) {
     fflush(stdout);
   }
   if (argc < 2) test_capacity(8 << 20);
-  OK(clReleaseMemObject(held));
-  OK(clReleaseMemObject(steps));
-  OK(clReleaseMemObject(answers));
+  for (int i = 0; i < SLOTS; i++) OK(clReleaseMemObject(held[i]));
+  OK(clReleaseMemObject(answer));
   OK(clReleaseMemObject(offsets));
   OK(clReleaseMemObject(sizes));
   OK(clReleaseMemObject(words));

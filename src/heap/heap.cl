@@ -1,36 +1,43 @@
-/* malloc and free in kernels: a lock-free heap in one buffer. Include or prepend this text (after heap_layout.h, which the
- * installed clalloc_heap.cl contains), give every kernel that allocates a CLA_HEAP parameter, and pass it on:
+/* malloc and free in kernels: a lock-free heap in one buffer. Include or prepend this text (after heap_layout.h, which
+ * the installed clalloc_heap.cl contains), give every kernel that allocates a CLA_HEAP parameter, and pass it on:
  *
  *   kernel void k(CLA_HEAP heap, global int *out) { global int *p = cla_malloc(heap, 64); ... cla_free(heap, p); }
  *
- * Every function may be called by any item at any time: in divergent branches, between barriers, at any group size. No item
- * ever waits for another. Blocks are aligned to 16 bytes and live until freed, by any item, in any kernel with the same heap.
+ * Every function may be called by any item at any time: in divergent branches, between barriers, at any group size. No
+ * item ever waits for another. Blocks are aligned to 16 bytes and live until freed, by any item, in any kernel with the
+ * same heap.
  *
  *   cla_malloc(heap, n)               n bytes; null if n is 0, if there is no room, or if heap is null
  *   cla_calloc(heap, n, size)         the same, zeroed; null if n * size overflows
  *   cla_realloc(heap, p, n)           in place while the block is large enough; null leaves p as it was; n 0 frees p
  *   cla_aligned_alloc(heap, align, n) align: any power of two
  *   cla_free(heap, p)                 null: nothing. What is no live block is left alone, counted and recorded
- *   cla_usable_size(heap, p)          bytes of the live block at p, at least what was asked; 0: no live block starts there
- *   cla_ref(heap, p), cla_at(heap, r) pointer to 32-bit reference and back, 0 is null. For data that the host reads: 1 + the
- *                                     offset, or above 4 GiB 1 + offset / 16
- *   cla_malloc_at(heap, n, site), cla_calloc_at, cla_realloc_at, cla_aligned_alloc_at: `site`, a number of the caller's, is
- *                                     kept for the block while the heap keeps sites
+ *   cla_usable_size(heap, p)          bytes of the live block at p, at least what was asked; 0: no live block there
+ *   cla_ref(heap, p), cla_at(heap, r) pointer to 32-bit reference and back, 0 is null. For data that the host reads:
+ *                                     1 + the offset, or above 4 GiB 1 + offset / 16
+ *   cla_malloc_at(heap, n, site), cla_calloc_at, cla_realloc_at, cla_aligned_alloc_at: `site`, a number of the
+ *                                     caller's, is kept for the block while the heap keeps sites
  *
- * Handing a block to another item needs the fences that handing over any other global memory needs.
+ * Handing a block to another item needs the fences that handing over any other global memory needs. Limits of others:
+ * llvmpipe ends an item's loops after 65535 rounds in all, so a run of that many pages, or zeroing or moving a MiB at
+ * once, is beyond it.
  *
- * How it works (the memory is described in heap_layout.h). A small block: one atomic add on a page's word reserves slots, an atomic or
- * on the page's bitmap takes them. A free: an atomic and, then a subtraction. Which page: the caller's hint shard says; a full
- * page is replaced by one with room or a fresh one, found in the bitmaps, from the top of the heap down. A large block takes
- * whole pages, from the bottom up, and gives them back if another item was faster.
+ * How it works (the memory is described in heap_layout.h). A small block: one atomic add on a page's word reserves
+ * slots, an atomic or on the page's bitmap takes them. A free: an atomic and, then a subtraction. Which page: the
+ * caller's hint shard says; a full page is replaced by one with room or a fresh one, found in the bitmaps, from the top
+ * of the heap down. A large block takes whole pages, from the bottom up, and gives them back if another item was
+ * faster.
  *
  * What must stay true, in this order of events:
  *   1. bits are set after their slots are reserved, and cleared before: used 0 means that the page's bitmap is zero, so
  *      nothing is initialised when a page changes its class;
  *   2. a live block pins its page's class;
- *   3. who gives room sets the flag, then the bit; who takes clears the bit, then the flag, and the word that this returns
- *      says whether the page is of use: "flag set, bit clear" never lasts, so room is never lost. A bit set too many is harmless;
- *   4. a page that leaves a hint is looked at once more afterwards, for its room may have come back in between. */
+ *   3. who gives room sets the flag, then the bit; who takes clears the bit, then the flag, and the word that this
+ *      returns says whether the page is of use: "flag set, bit clear" never lasts, so room is never lost. A bit set too
+ *      many is harmless;
+ *   4. a page that leaves a hint is looked at once more afterwards, for its room may have come back in between.
+ *
+ * A loop has one way out, by its condition: llvmpipe 22.3 loses what items computed that left it otherwise. */
 #ifndef CLA_HEAP_INCLUDED
 #define CLA_HEAP_INCLUDED
 
@@ -53,14 +60,16 @@ static __global void *cla_aligned_alloc_at(CLA_HEAP heap, ulong align, ulong nby
 typedef volatile __global uint *cla__words; /* shared with other items */
 
 enum { /* bounds of retries: reached only when other items win every time, and then the answer is "no room" */
-  CLA__RESERVE_TRIES = 512,
-  CLA__PAGE_TRIES = 64,
-  CLA__FRESH_TRIES = 4096,
-  CLA__RUN_TRIES = 256,
-  CLA__EARLIER_TRIES = 4 /* so often the shard's earlier pages are looked at before the bitmaps */
+       CLA__RESERVE_TRIES = 512,
+       CLA__PAGE_TRIES = 64,
+       CLA__FRESH_TRIES = 4096,
+       CLA__RUN_TRIES = 256,
+       CLA__EARLIER_TRIES = 4 /* so often the shard's earlier pages are looked at before the bitmaps */
 };
 
-/* ---- items that act together: the lanes of an NVIDIA warp that are here now and want the same; elsewhere each for itself ---- */
+/* ---- items that act together ---- */
+
+/* The lanes of an NVIDIA warp that are here now and want the same; elsewhere each item for itself. */
 
 typedef struct {
   uint lanes; /* a bit a lane */
@@ -95,7 +104,9 @@ static inline uint cla__or_of_all(cla__team t, uint value) {
 }
 static inline uint cla__lanes_where(cla__team t, uint is_true) {
   uint r;
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; vote.sync.ballot.b32 %0, p, %2;}" : "=r"(r) : "r"(is_true), "r"(t.lanes));
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; vote.sync.ballot.b32 %0, p, %2;}"
+               : "=r"(r)
+               : "r"(is_true), "r"(t.lanes));
   return r;
 }
 /* Is another lane of the team, before this one, at the same bit? */
@@ -128,9 +139,9 @@ static inline cla__team cla__team_of(uint want) {
   return t;
 }
 #define cla__from(team, value, lane) (value)
-#define cla__or_of_all(team, value) (value)
-#define cla__is_repeated(team, bit) false
-#define cla__lanes_before() 0u
+#define cla__or_of_all(team, value)  (value)
+#define cla__is_repeated(team, bit)  false
+#define cla__lanes_before()          0u
 
 #if defined(__x86_64__) || defined(__aarch64__)
 /* A CPU: what tells its threads apart is where their stacks are, some MiB from one another. */
@@ -150,7 +161,8 @@ static inline uint cla__slot(void) {
 static inline void cla__fence(void) { asm volatile("membar.gl;" ::: "memory"); }
 static inline void cla__release_fence(void) { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 #else
-#if defined(__clang__) && !defined(__SPIR__) /* rusticl 22.3 takes mem_fence in divergent code for a barrier; Oclgrind does not */
+/* rusticl 22.3 takes mem_fence for a barrier, which loses items in divergent code; Oclgrind knows only mem_fence. */
+#if defined(__clang__) && !defined(__SPIR__)
 #define cla__fence() __sync_synchronize()
 #else
 #define cla__fence() mem_fence(CLK_GLOBAL_MEM_FENCE)
@@ -179,7 +191,9 @@ static inline uint cla__lowest_bits(uint x, uint n) {
   return (uint)popcount(x) <= n ? x : x & ((1u << cla__nth_bit(x, n)) - 1u);
 }
 /* One of the set bits, each as likely: crowds that follow one another to the first bit get in each other's way. */
-static inline uint cla__pick_bit(uint x, uint seed) { return cla__nth_bit(x, ((uint)popcount(x) * (seed & 0xffffu)) >> 16); }
+static inline uint cla__pick_bit(uint x, uint seed) {
+  return cla__nth_bit(x, ((uint)popcount(x) * (seed & 0xffffu)) >> 16);
+}
 #else
 static inline uint cla__pick_bit(uint x, uint seed) {
   const uint above = x & (CLA_HEAP_NONE << (seed & 31u));
@@ -200,7 +214,8 @@ static inline uint cla__mix(uint x) {
 #if defined(__NV_CL_C_VERSION)
 #define cla__plain(x) (x)
 #else
-/* Keeps LLVM from making a switch on an odd-sized integer of a page's code, which Oclgrind 21.10 takes the wrong way. */
+/* Keeps LLVM from making a switch on an odd-sized integer of a page's code, which Oclgrind 21.10 takes the wrong
+ * way. */
 static inline uint cla__plain(uint x) {
   volatile uint plain = x;
   return plain;
@@ -210,7 +225,8 @@ static inline uint cla__plain(uint x) {
 /* ---- geometry: words that no kernel changes ---- */
 
 #if defined(CLA__WARP)
-/* Four words, at a multiple of four. The compiler may keep them across atomics and fences, which it could not know of plain loads. */
+/* Four words, at a multiple of four. The compiler may keep them across atomics and fences, which it could not know
+ * of plain loads. */
 static inline uint4 cla__fixed4(CLA_HEAP heap, uint at) {
   uint4 v;
   asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(heap + at));
@@ -253,10 +269,13 @@ static inline uint cla__code_for(CLA_HEAP heap, uint nbytes) {
 }
 
 static inline __global char *cla__payload(CLA_HEAP heap) {
-  return (__global char *)heap + ((ulong)cla__fixed(heap, CLA_HEAP_PAYLOAD4K) << 12) + ((ulong)cla__fixed(heap, CLA_HEAP_SHIFT16) << 4);
+  return (__global char *)heap + ((ulong)cla__fixed(heap, CLA_HEAP_PAYLOAD4K) << 12) +
+         ((ulong)cla__fixed(heap, CLA_HEAP_SHIFT16) << 4);
 }
 
-static inline cla__words cla__page(CLA_HEAP heap, uint page) { return heap + cla__fixed(heap, CLA_HEAP_PAGES) + cla__page_word(page); }
+static inline cla__words cla__page(CLA_HEAP heap, uint page) {
+  return heap + cla__fixed(heap, CLA_HEAP_PAGES) + cla__page_word(page);
+}
 
 static inline cla__words cla__block_words(CLA_HEAP heap, uint page) {
   return heap + cla__fixed(heap, CLA_HEAP_BLOCK_MAP) + ((ulong)page << (cla__fixed(heap, CLA_HEAP_PAGE_SHIFT) - 9u));
@@ -265,7 +284,9 @@ static inline cla__words cla__block_words(CLA_HEAP heap, uint page) {
 static inline bool cla__is_slab(uint code) { return code - 1u < CLA_HEAP_CLASSES_MAX; }
 
 /* FREE, or a slab without blocks: a run or another class may take the page. */
-static inline bool cla__is_empty(uint word) { return cla__page_code(word) < CLA_HEAP_TAKEN && (word & CLA_HEAP_USED) == 0u; }
+static inline bool cla__is_empty(uint word) {
+  return cla__page_code(word) < CLA_HEAP_TAKEN && (word & CLA_HEAP_USED) == 0u;
+}
 
 static inline bool cla__has_room(uint word, uint code, uint capacity) {
   return cla__page_code(word) == code && (word & CLA_HEAP_USED) < capacity;
@@ -292,27 +313,21 @@ static inline void cla__count_bytes(CLA_HEAP heap, ulong nbytes, bool is_malloc)
   if ((cla__fixed(heap, CLA_HEAP_FLAGS) & CLA_HEAP_PEAK) == 0u) return;
   const uint grains = (uint)(nbytes >> 4);
   cla__words used = heap + CLA_HEAP_USED16;
-  if (is_malloc)
-    cla__raise(heap + CLA_HEAP_PEAK16, atomic_add(used, grains) + grains);
-  else
-    atomic_sub(used, grains);
+  if (is_malloc) cla__raise(heap + CLA_HEAP_PEAK16, atomic_add(used, grains) + grains);
+  else atomic_sub(used, grains);
 }
 
 static inline void cla__count_pages(CLA_HEAP heap, uint added, uint removed) {
   if ((cla__fixed(heap, CLA_HEAP_FLAGS) & CLA_HEAP_COUNT) == 0u || added == removed) return;
   cla__words now = heap + CLA_HEAP_PAGES_NOW;
-  if (added > removed)
-    cla__raise(heap + CLA_HEAP_PAGES_PEAK, atomic_add(now, added - removed) + added - removed);
-  else
-    atomic_sub(now, removed - added);
+  if (added > removed) cla__raise(heap + CLA_HEAP_PAGES_PEAK, atomic_add(now, added - removed) + added - removed);
+  else atomic_sub(now, removed - added);
 }
 
 static void cla__count_failure(CLA_HEAP heap, ulong nbytes, uint n) {
   if (n > 0u) cla__count(heap + CLA_HEAP_FAILED, n);
-  if (nbytes <= 0xffffffffu)
-    cla__raise(heap + CLA_HEAP_REFUSED, (uint)nbytes);
-  else
-    cla__raise(heap + CLA_HEAP_REFUSED_64K, (uint)min((nbytes - 1ul) / 65536ul + 1ul, 0xfffffffful));
+  if (nbytes <= 0xffffffffu) cla__raise(heap + CLA_HEAP_REFUSED, (uint)nbytes);
+  else cla__raise(heap + CLA_HEAP_REFUSED_64K, (uint)min((nbytes - 1ul) / 65536ul + 1ul, 0xfffffffful));
 }
 
 /* Counts and records what is no free; gives the kind back. */
@@ -325,7 +340,8 @@ static uint cla__bad_free(CLA_HEAP heap, __global void *p, uint kind) {
   __global uint *record = heap + CLA_HEAP_RECORDED + i * CLA_HEAP_RECORD_WORDS;
   const ulong offset = (ulong)p - (ulong)cla__payload(heap);
   const ulong item = (get_global_id(2) - get_global_offset(2)) * get_global_size(1) * get_global_size(0) +
-                     (get_global_id(1) - get_global_offset(1)) * get_global_size(0) + get_global_id(0) - get_global_offset(0);
+                     (get_global_id(1) - get_global_offset(1)) * get_global_size(0) + get_global_id(0) -
+                     get_global_offset(0);
   record[CLA_HEAP_RECORD_KIND] = kind;
   record[CLA_HEAP_RECORD_POINTER] = (uint)(ulong)p;
   record[CLA_HEAP_RECORD_POINTER + 1] = (uint)((ulong)p >> 32);
@@ -339,7 +355,8 @@ static uint cla__bad_free(CLA_HEAP heap, __global void *p, uint kind) {
 /* ---- two-level bitmaps of pages ---- */
 
 static inline cla__words cla__room_map(CLA_HEAP heap, uint code) {
-  return heap + cla__fixed(heap, CLA_HEAP_ROOM_MAPS) + (code - 1u) * (cla__fixed(heap, CLA_HEAP_LEVEL0) + cla__fixed(heap, CLA_HEAP_LEVEL1));
+  return heap + cla__fixed(heap, CLA_HEAP_ROOM_MAPS) +
+         (code - 1u) * (cla__fixed(heap, CLA_HEAP_LEVEL0) + cla__fixed(heap, CLA_HEAP_LEVEL1));
 }
 
 static inline void cla__map_set(cla__words map, uint level0, uint word, uint bits) {
@@ -382,9 +399,11 @@ static inline void cla__undry_all(CLA_HEAP heap) {
 
 /* The page has room (ROOM_BIT), is empty (FREE_BIT): flags first, then the bitmaps (invariant 3). */
 static void cla__advertise(CLA_HEAP heap, uint page, uint flags) {
-  const uint before = atomic_or(cla__page(heap, page), flags), code = cla__page_code(before), level0 = cla__fixed(heap, CLA_HEAP_LEVEL0);
+  const uint before = atomic_or(cla__page(heap, page), flags), code = cla__page_code(before),
+             level0 = cla__fixed(heap, CLA_HEAP_LEVEL0);
   const uint added = flags & ~before;
-  const bool has_room = (added & CLA_HEAP_ROOM_BIT) != 0u && cla__is_slab(code), is_free = (added & CLA_HEAP_FREE_BIT) != 0u;
+  const bool has_room = (added & CLA_HEAP_ROOM_BIT) != 0u && cla__is_slab(code),
+             is_free = (added & CLA_HEAP_FREE_BIT) != 0u;
   if (added == 0u) return;
   if (has_room) cla__map_set(cla__room_map(heap, code), level0, page >> 5, 1u << (page & 31u));
   if (is_free) cla__map_set(heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level0, page >> 5, 1u << (page & 31u));
@@ -401,15 +420,16 @@ static inline void cla__unreserve(CLA_HEAP heap, uint page, cla__words at, uint 
   const uint before = word & CLA_HEAP_USED, after = before - n;
   uint flags = 0;
   if (cla__is_slab(code)) {
-    const uint capacity = cla__fixed_at(heap, CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS + CLA_HEAP_CLASS_CAPACITY);
+    const uint capacity =
+        cla__fixed_at(heap, CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS + CLA_HEAP_CLASS_CAPACITY);
     if (before >= capacity && after < capacity) flags = CLA_HEAP_ROOM_BIT;
   }
   if (after == 0u && code < CLA_HEAP_TAKEN) flags |= CLA_HEAP_FREE_BIT;
   if ((flags & ~word) != 0u) cla__advertise(heap, page, flags & ~word);
 }
 
-/* Takes a page that is in a hint out of its class's room bitmap again, lest a second hint gets it: the bit, then the flag. Should
- * it leave the hint meanwhile, it is looked at once more then. */
+/* Takes a page that is in a hint out of its class's room bitmap again, lest a second hint gets it: the bit, then the
+ * flag. Should it leave the hint meanwhile, it is looked at once more then. */
 static inline void cla__withdraw(CLA_HEAP heap, uint code, uint page) {
   cla__map_clear(cla__room_map(heap, code), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, 1u << (page & 31u));
   atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT);
@@ -461,8 +481,8 @@ static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value
   return at;
 }
 
-/* An empty page from near the top, its bit cleared; NONE if there is none. Items pick at random within a window of words, for
- * they come in crowds; a small heap's window is narrow, so that its lower part stays whole for runs. */
+/* An empty page from near the top, its bit cleared; NONE if there is none. Items pick at random within a window of
+ * words, for they come in crowds; a small heap's window is narrow, so that its lower part stays whole for runs. */
 static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
   const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), window = cla__fixed(heap, CLA_HEAP_WINDOW);
   cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + level0;
@@ -485,14 +505,16 @@ static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
     while (pages != 0u && found == CLA_HEAP_NONE) {
       const uint bit = cla__pick_bit(pages, dice >> 5), page = word * 32u + bit;
       const uint before = cla__map_clear(map, level0, word, 1u << bit);
-      if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT))) found = page;
+      if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT)))
+        found = page;
       pages = before & ~(1u << bit);
     }
   }
   return found;
 }
 
-/* The page words themselves, from the top: an empty page or one with room. is_moving: there are pages that may yet be given back. */
+/* The page words themselves, from the top: an empty page or one with room. is_moving: there are pages that may yet
+ * be given back. */
 static uint cla__scan_pages(CLA_HEAP heap, cla__class c, bool *is_moving) {
   const volatile __global uint4 *four = (const volatile __global uint4 *)(heap + cla__fixed(heap, CLA_HEAP_PAGES));
   uint found = CLA_HEAP_NONE;
@@ -539,7 +561,8 @@ static uint cla__make_slab(CLA_HEAP heap, cla__class c, uint page) {
     return CLA__FRESH;
   }
   if (cla__has_room(word, c.code, c.capacity)) return CLA__WITH_ROOM;
-  if (cla__plain(cla__page_code(word)) == CLA_HEAP_FREE) cla__advertise(heap, page, CLA_HEAP_FREE_BIT); /* a stray claim's moment */
+  if (cla__plain(cla__page_code(word)) == CLA_HEAP_FREE)
+    cla__advertise(heap, page, CLA_HEAP_FREE_BIT); /* a stray claim's moment */
   return CLA__NO_PAGE;
 }
 
@@ -610,8 +633,8 @@ static inline cla__words cla__hint(CLA_HEAP heap, cla__class c, uint need, uint 
   return heap + c.hints + ((slot & mask) << 2);
 }
 
-/* Another page for the hint, which holds `page`; false: there is none. is_borrowed: the page is in no hint, and its bit was
- * cleared. */
+/* Another page for the hint, which holds `page`; false: there is none. is_borrowed: the page is in no hint, and its
+ * bit was cleared. */
 static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, uint seed, bool is_early, uint *page,
                                   bool *is_borrowed) {
   const uint was = *page;
@@ -651,7 +674,8 @@ static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, ui
       const bool is_early = attempt < CLA__EARLIER_TRIES;
       is_borrowed = false;
       if (latest != page) page = latest;
-      else is_over = !cla__next_page(heap, c, hint, cla__mix(slot) + attempt * 0x85EBCA77u, is_early, &page, &is_borrowed);
+      else
+        is_over = !cla__next_page(heap, c, hint, cla__mix(slot) + attempt * 0x85EBCA77u, is_early, &page, &is_borrowed);
     }
   }
   if (claim.page == CLA_HEAP_NONE) return claim;
@@ -659,7 +683,8 @@ static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, ui
 #if !defined(CLA__WARP) /* two threads on one page would pass its cache lines to and fro */
   if ((word & CLA_HEAP_ROOM_BIT) != 0u) cla__withdraw(heap, c.code, claim.page);
 #endif
-  if (is_borrowed && (word & CLA_HEAP_USED) + claim.granted < c.capacity) cla__advertise(heap, claim.page, CLA_HEAP_ROOM_BIT);
+  if (is_borrowed && (word & CLA_HEAP_USED) + claim.granted < c.capacity)
+    cla__advertise(heap, claim.page, CLA_HEAP_ROOM_BIT);
   return claim;
 }
 
@@ -672,14 +697,16 @@ static inline uint cla__valid_bits(cla__class c, uint word) {
 
 #if defined(CLA__WARP)
 
-/* Where the search for free bits starts: the ticket's bits reversed spread a page's claims over its words, the slot within. */
+/* Where the search for free bits starts: the ticket's bits reversed spread a page's claims over its words, the slot
+ * within. */
 static inline uint cla__first_word(cla__class c, cla__claim claim, uint slot) {
   uint ticket;
   asm("brev.b32 %0, %1;" : "=r"(ticket) : "r"(claim.word));
   return cla__times(ticket << 27 | slot * 0x9E3779B1u >> 5, c.bitwords);
 }
 
-/* Takes the bits of the claimed slots, the first for the team's first lane; each lane's slot, NONE beyond those granted. */
+/* Takes the bits of the claimed slots, the first for the team's first lane; each lane's slot, NONE beyond those
+ * granted. */
 static inline uint cla__take_slots(cla__class c, cla__team team, cla__claim claim, cla__words bits, uint slot) {
   uint word = cla__first_word(c, claim, slot), taken = 0, mine = CLA_HEAP_NONE;
   while (taken < claim.granted) {
@@ -756,8 +783,8 @@ static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint 
 
 /* ---- runs ---- */
 
-/* Start of the first stretch of npages pages at or after `at` that the free bitmap shows; NONE if there is none. The start is
- * `phase` beyond a multiple of `align` pages. */
+/* Start of the first stretch of npages pages at or after `at` that the free bitmap shows; NONE if there is none. The
+ * start is `phase` beyond a multiple of `align` pages. */
 static inline uint cla__next_stretch(CLA_HEAP heap, uint at, uint npages, uint align, uint phase) {
   cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + cla__fixed(heap, CLA_HEAP_LEVEL0);
   const uint end = cla__fixed(heap, CLA_HEAP_NPAGES);
@@ -792,7 +819,7 @@ static inline uint cla__take_pages(CLA_HEAP heap, uint start, uint npages, uint 
     const uint busy = (word & (CLA_HEAP_TICKETS | CLA_HEAP_FREE_BIT)) | (uint)CLA_HEAP_TAKEN << CLA_HEAP_CODE_SHIFT;
     const uint seen = cla__is_empty(word) ? atomic_cmpxchg(at, word, busy) : ~word;
     is_blocked = seen != word;
-    if (is_blocked) { /* by what is there; if it was empty when last seen, by someone who is busy with it, as if it were taken */
+    if (is_blocked) { /* by what is there; an empty page, by someone who is busy with it, as if it were taken */
       *blocker = !cla__is_empty(word) ? word : cla__is_empty(seen) ? busy : seen;
     } else {
       if (cla__page_code(word) == CLA_HEAP_FREE) ++*nfree;
@@ -810,14 +837,15 @@ static inline void cla__untake_pages(CLA_HEAP heap, uint start, uint npages) {
   }
 }
 
-/* The bits of a run's pages in a bitmap's word: those of the pages from `page` on that are in the same word, at most `most`. */
+/* The bits of a run's pages in a bitmap's word: those of the pages from `page` on that are in the same word, at most
+ * `most`. */
 static inline uint cla__bits_from(uint page, uint most, uint *n) {
   *n = min(32u - (page & 31u), most);
   return (*n == 32u ? CLA_HEAP_NONE : (1u << *n) - 1u) << (page & 31u);
 }
 
-/* Pages that are TAKEN become a run. Their bits go from the highest page down: others see a shorter stretch from the same start,
- * never one that starts inside. */
+/* Pages that are TAKEN become a run. Their bits go from the highest page down: others see a shorter stretch from the
+ * same start, never one that starts inside. */
 static inline void cla__make_run(CLA_HEAP heap, uint start, uint npages) {
   cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP);
   *cla__block_words(heap, start) = npages;
@@ -835,8 +863,10 @@ static inline void cla__make_run(CLA_HEAP heap, uint start, uint npages) {
 
 /* A bit of the free bitmap that is out of date. */
 static inline void cla__clear_stale(CLA_HEAP heap, uint page) {
-  cla__map_clear(heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, 1u << (page & 31u));
-  if (cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT))) cla__advertise(heap, page, CLA_HEAP_FREE_BIT);
+  cla__map_clear(heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5,
+                 1u << (page & 31u));
+  if (cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT)))
+    cla__advertise(heap, page, CLA_HEAP_FREE_BIT);
 }
 
 /* First page of a new run; NONE: no room. Several items at once start at different stretches; whoever meets another's
@@ -969,7 +999,8 @@ static inline uint cla__free(CLA_HEAP heap, __global void *p) {
 
 static inline __global void *cla__malloc(CLA_HEAP heap, ulong nbytes, uint site) {
   if (nbytes == 0ul || heap == 0) return 0;
-  if (nbytes <= (1ul << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT)) / 2ul && cla__fixed(heap, CLA_HEAP_NPAGES) != 0u) return cla__malloc_slot(heap, nbytes, site);
+  if (nbytes <= (1ul << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT)) / 2ul && cla__fixed(heap, CLA_HEAP_NPAGES) != 0u)
+    return cla__malloc_slot(heap, nbytes, site);
   return cla__malloc_run(heap, nbytes, 1ul, site);
 }
 
@@ -995,13 +1026,15 @@ static __global void *cla_calloc(CLA_HEAP heap, ulong n, ulong size) { return cl
 
 static __global void *cla_aligned_alloc_at(CLA_HEAP heap, ulong align, ulong nbytes, uint site) {
   if (nbytes == 0ul || heap == 0) return 0;
-  if (align == 0ul || 1ul << (63ul - clz(align)) != align) { /* the usual test becomes a population count, which Oclgrind lacks */
+  if (align == 0ul ||
+      1ul << (63ul - clz(align)) != align) { /* the usual test becomes a population count, which Oclgrind lacks */
     cla__count_failure(heap, nbytes, 1u);
     return 0;
   }
   const ulong page = 1ul << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT), least = max(nbytes, align);
   if (align <= 16ul) return cla_malloc_at(heap, nbytes, site);
-  if (least <= page / 2ul) return cla_malloc_at(heap, 1ul << (64ul - clz(least - 1ul)), site); /* powers of two divide a page */
+  if (least <= page / 2ul)
+    return cla_malloc_at(heap, 1ul << (64ul - clz(least - 1ul)), site); /* powers of two divide a page */
   return cla__malloc_run(heap, nbytes, align, site);
 }
 
@@ -1040,7 +1073,9 @@ static __global void *cla_realloc_at(CLA_HEAP heap, __global void *p, ulong nbyt
   return block;
 }
 
-static __global void *cla_realloc(CLA_HEAP heap, __global void *p, ulong nbytes) { return cla_realloc_at(heap, p, nbytes, 0u); }
+static __global void *cla_realloc(CLA_HEAP heap, __global void *p, ulong nbytes) {
+  return cla_realloc_at(heap, p, nbytes, 0u);
+}
 
 static uint cla_ref(CLA_HEAP heap, __global void *p) {
   if (p == 0 || heap == 0) return 0;

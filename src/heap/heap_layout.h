@@ -1,12 +1,13 @@
-/* The device heap's memory, as host and kernels see it. Valid C11 and valid OpenCL C 1.2: heap.cl is this text followed by its
- * own (the installed clalloc_heap.cl is the two in one file).
+/* The device heap's memory, as host and kernels see it. Valid C11 and valid OpenCL C 1.2: heap.cl is this text followed by
+ * its own (the installed clalloc_heap.cl is the two in one file).
  *
  * One buffer holds everything, all word offsets count 32-bit words from its start:
  *
- *   control | counter shards | hints[class][shard] | page words | free bitmap | room bitmap[class] | block bitmap | sites | payload
+ *   control | counter shards | hints[class][shard] | page words | free bitmap | room bitmap[class] | block bitmap | sites
+ *   | payload
  *
- * The payload is `npages` pages of 2^page_shift bytes. A page is FREE, a SLAB of one class (equal slots), or part of a RUN
- * (consecutive pages, one block). The page word is the truth about it:
+ * The payload is `npages` pages of 2^page_shift bytes. A page is FREE, a SLAB of one class (equal slots), or part of a
+ * RUN (consecutive pages, one block). The page word is the truth about it:
  *
  *   ticket (5 bits) | FREE_BIT | ROOM_BIT | code (6) | used (19)
  *
@@ -15,14 +16,15 @@
  *   FREE_BIT  the page's bit in the free bitmap is set or about to be; likewise ROOM_BIT in its class's room bitmap
  *   ticket    counts reservations, spreads them over the block bitmap's words
  *
- * Block bitmap: 2^(page_shift - 9) words a page, a bit a slot, set while the block is live; of a HEAD page, word 0 holds the
- * run's length in pages. At quiescence: used == bits set, for every slab; every page that is FREE or an empty slab is in the
- * free bitmap; every slab that is neither full nor empty is in its room bitmap or in a hint. (Both levels of a bitmap: a set
- * bit of level 1 says that the word of level 0 may be non-zero.) The page words are stored transposed, see cla__page_word().
+ * Block bitmap: 2^(page_shift - 9) words a page, a bit a slot, set while the block is live; of a HEAD page, word 0 holds
+ * the run's length in pages. At quiescence: used == bits set, for every slab; every page that is FREE or an empty slab is
+ * in the free bitmap; every slab that is neither full nor empty is in its room bitmap or in a hint. (Both levels of a
+ * bitmap: a set bit of level 1 says that the word of level 0 may be non-zero.) The page words are stored transposed, see
+ * cla__page_word().
  *
  * Limits. The payload is the limit rounded up to whole pages: malloc(limit) always succeeds on an empty heap, and the
- * effective limit is plan.payload_bytes. A limit of 0 has no pages: every malloc gives null. Pages are small in small heaps
- * (512 bytes up to 1 MiB: a limit of 1 gives 512) and grow to 1 MiB.
+ * effective limit is plan.payload_bytes. A limit of 0 has no pages: every malloc gives null. Pages are small in small
+ * heaps (512 bytes up to 1 MiB: a limit of 1 gives 512) and grow to 1 MiB.
  *
  * How the host makes a heap (any buffer of plan.total_bytes; kernels need nothing but the buffer):
  *   1. fill [0, plan.metadata_bytes) with 0
@@ -30,22 +32,26 @@
  *   3. write cla__heap_free_words() at 4 * plan.free_map: plan.level0 + plan.level1 words
  *   4. write cla__heap_tail_words() at 4 * (plan.pages + plan.npages_padded - 1024): 1024 words (npages > 0)
  *   5. write cla__heap_control() at 0: CLA_HEAP_CONTROL_WORDS words
- *   6. run `cla__heap_settle` (heap_settle.cl after this text) with one item: it finds where the payload starts, so that the pointers (not only
- *      the offsets) of pages are aligned to a page. Left out, all works but aligned_alloc beyond the buffer's own alignment.
+ *   6. run `cla__heap_settle` (heap_settle.cl after this text) with one item: it finds where the payload starts, so that
+ *      the pointers (not only the offsets) of pages are aligned to a page. Left out, all works but aligned_alloc beyond
+ *      the buffer's own alignment.
  * reset() is the same again. Byte `ref` of the payload (ref from 0) is at
  *   plan.payload_offset + 16 * control[CLA_HEAP_SHIFT16] + ref
  * of the buffer, the control word read back after step 6.
  *
- * What the host reads back after the queue finished: the control words, the counter shards (sum them), the page words. live blocks,
- * used bytes and the largest free run follow from the page words alone and are exact (cla__heap_tally()). Peaks: PAGES_PEAK counts
- * pages that are no longer FREE (slabs emptied are counted: they serve as free pages, yet stay slabs until taken), so
- * PAGES_PEAK << page_shift as a limit lets the same run pass again; PEAK16 is the exact high-water mark of live bytes / 16, kept
- * only while the flag CLA_HEAP_PEAK is set (one word for all items: costs time). Flags may be rewritten between kernels, as
- * may any counter.
+ * What the host reads back after the queue finished: the control words, the counter shards (sum them), the page words.
+ * Live blocks, used bytes and the largest free run follow from the page words alone and are exact (cla__heap_tally()).
+ * Peaks: PAGES_PEAK counts pages that are no longer FREE (slabs emptied are counted: they serve as free pages, yet stay
+ * slabs until taken), so PAGES_PEAK << page_shift as a limit lets the same run pass again; PEAK16 is the exact high-water
+ * mark of live bytes / 16, kept only while the flag CLA_HEAP_PEAK is set (one word for all items: costs time). Flags may
+ * be rewritten between kernels, as may any counter.
  *
- * Build option for NVIDIA devices of compute capability under 8.0: -D CLA_HEAP_SCALAR (the warp instructions need 8.0).
+ * Build options for NVIDIA devices. Below compute capability 8.0: -D CLA_HEAP_SCALAR (the warp instructions need 8.0).
+ * Else -cl-nv-maxrregcount=64 pays: left alone, a kernel with malloc takes up to 88 registers, and fewer of its warps fit
+ * a multiprocessor (on an H200 churn of 100,000 items takes 1.25 to 1.5 times as long, a million mallocs 1.1 times).
  *
- * Host-side blocks in the same heap: heap_host.cl (after heap.cl) has one-item kernels that allocate and free by offset. */
+ * Host-side blocks in the same heap: heap_host.cl (after heap.cl) has one-item kernels that allocate and free by
+ * offset. */
 #ifndef CLA_HEAP_LAYOUT_H
 #define CLA_HEAP_LAYOUT_H
 
@@ -72,7 +78,9 @@ enum {
   CLA_HEAP_MOST_SHIFT = 20
 };
 
-/* ---- control words: geometry, written once by the host; kernels read four at a time, so those of a fast path stand together ---- */
+/* ---- control words: geometry ---- */
+
+/* Written once by the host; kernels read four at a time, so those of a fast path stand together. */
 
 enum {
   CLA_HEAP_PAGE_SHIFT,
@@ -147,12 +155,12 @@ enum { /* kinds of bad frees */
 
 enum { /* a class's words */
        CLA_HEAP_CLASS_SIZE,
-       CLA_HEAP_CLASS_CAPACITY, /* slots a page */
-       CLA_HEAP_CLASS_RECIPROCAL, /* offset / size == mul_hi(offset >> 3, reciprocal) for every offset in a page that is a multiple of 16 */
-       CLA_HEAP_CLASS_BITWORDS,  /* words of the block bitmap in use */
-       CLA_HEAP_CLASS_HINTS,     /* word offset of the hints: 4 words a shard: current page, three earlier ones */
-       CLA_HEAP_CLASS_HINT_MASK, /* shards - 1 */
-       CLA_HEAP_CLASS_LAST_BITS, /* the slots that the last of the bit words stands for */
+       CLA_HEAP_CLASS_CAPACITY,   /* slots a page */
+       CLA_HEAP_CLASS_RECIPROCAL, /* offset / size == mul_hi(offset >> 3, reciprocal), of multiples of 16 in a page */
+       CLA_HEAP_CLASS_BITWORDS,   /* words of the block bitmap in use */
+       CLA_HEAP_CLASS_HINTS,      /* word offset of the hints: 4 words a shard: current page, three earlier ones */
+       CLA_HEAP_CLASS_HINT_MASK,  /* shards - 1 */
+       CLA_HEAP_CLASS_LAST_BITS,  /* the slots that the last of the bit words stands for */
        CLA_HEAP_CLASS_WORDS = 8
 };
 
@@ -208,7 +216,7 @@ static inline uint32_t cla__heap_log2_up(uint64_t v) {
 /* Largest size, in grains, of bucket j: four buckets an octave, the first four are 1, 2, 3, 4 grains. */
 static inline uint32_t cla__heap_bucket_top(uint32_t j) { return j < 4 ? j + 1 : (5 + (j & 3)) << (j / 4 - 1); }
 
-/* A page of few slots is cut evenly, so that nothing is left over: the largest page / m, in grains, that is in bucket j;
+/* A page of few slots is cut evenly, so that nothing is left over: the largest page / m, in grains, that is in bucket j,
  * 0: there is none. */
 static inline uint32_t cla__heap_bucket_size(uint32_t page_grains, uint32_t j) {
   const uint32_t top = cla__heap_bucket_top(j), m = page_grains / top, below = j == 0 ? 0 : cla__heap_bucket_top(j - 1);
@@ -216,7 +224,7 @@ static inline uint32_t cla__heap_bucket_size(uint32_t page_grains, uint32_t j) {
   return size > below ? size : 0;
 }
 
-/* Small pages leave small heaps whole; of large ones a crowd of items needs fewer, so a GPU's heap has larger ones earlier. */
+/* Small pages leave small heaps whole; of large ones a crowd of items needs fewer: a GPU's heap has larger ones. */
 static inline uint32_t cla__heap_page_shift(uint64_t limit_bytes, bool is_gpu) {
   const uint32_t log2 = cla__heap_log2_up(limit_bytes), shift = log2 - (is_gpu ? 12 : 13);
   if (log2 <= 20) return CLA_HEAP_LEAST_SHIFT;
@@ -228,7 +236,7 @@ static inline uint32_t cla__heap_page_shift(uint64_t limit_bytes, bool is_gpu) {
 /* There a run of most of the heap must find room beside small blocks: few hints, and pages from the very top. */
 static inline bool cla__heap_is_small(const cla__heap_plan *plan) { return plan->limit_bytes <= UINT64_C(16) << 20; }
 
-/* Hint shards of a class: enough that the items at work do not meet, so few that partly filled pages leave the heap whole. */
+/* Hint shards of a class: enough that the items at work do not meet, so few that partly filled pages leave room. */
 static inline uint32_t cla__heap_nhints(const cla__heap_plan *plan, const cla__heap_device *device, uint32_t capacity) {
   const uint32_t bitwords = (capacity + 31) / 32;
   uint64_t want =
