@@ -11,7 +11,7 @@
 #   sanitize  the tests under ASan + UBSan, TSan and valgrind
 #   bench     the figures, one a line                (ARGS goes to examples/bench/run.lua)
 #   docs      the reference as HTML                  build/docs/index.html
-#   install   the module, the header, the library    (PREFIX=/usr/local DESTDIR=)
+#   install   the module, the headers, the library   (PREFIX=/usr/local DESTDIR=)
 #   uninstall, format (rewrite the C sources in place), clean
 #
 # CC=clang works; DEBUG=1 builds without optimisation and with the core's self-checks; V=1 shows the commands.
@@ -151,6 +151,10 @@ $(B)/obj/%.o: %.c Makefile $(B)/flags
 
 $(LUA_OBJ) $(B)/obj/spec/c/lua_%.o: EXTRA_CFLAGS = $(LUA_CFLAGS)
 
+# What source.c takes in by the assembler, which writes no dependencies. HEAP_TEXT is what programs get.
+HEAP_TEXT = src/heap/heap_layout.h src/heap/heap.cl
+$(B)/obj/src/heap/source.o: src/heap/heap_layout.h $(wildcard src/heap/*.cl)
+
 $(ARCHIVE): $(CORE_OBJ)
 	$(SAY) AR $@
 	$(DO)rm -f $@ && $(AR) rcs $@ $^
@@ -286,9 +290,11 @@ install: build
 	install -m 755 $(LIBRARY) $(LIB_DIR)
 	ln -sf $(notdir $(LIBRARY)) $(LIB_DIR)/libclalloc.so
 	install -m 644 src/clalloc.h $(INCLUDE_DIR)
+	cat $(HEAP_TEXT) >$(INCLUDE_DIR)/clalloc_heap.cl && chmod 644 $(INCLUDE_DIR)/clalloc_heap.cl
 	$(file >$(B)/clalloc.pc,$(PKG_CONFIG_FILE))
 	install -m 644 $(B)/clalloc.pc $(LIB_DIR)/pkgconfig
 
 uninstall:
 	rm -rf $(LUA_DIR) $(MODULE_DIR)
-	rm -f $(LIB_DIR)/libclalloc.so $(LIB_DIR)/$(notdir $(LIBRARY)) $(LIB_DIR)/pkgconfig/clalloc.pc $(INCLUDE_DIR)/clalloc.h
+	rm -f $(LIB_DIR)/libclalloc.so $(LIB_DIR)/$(notdir $(LIBRARY)) $(LIB_DIR)/pkgconfig/clalloc.pc
+	rm -f $(INCLUDE_DIR)/clalloc.h $(INCLUDE_DIR)/clalloc_heap.cl

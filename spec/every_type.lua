@@ -4,10 +4,17 @@ local every_type = {}
 
 every_type.NAMES = {
   "device", "stream", "gate", "pool", "buffer", "view", "map", "program", "kernel", "event", "guard", "decided_pool",
-  "decided", "host", "host_cache", "host_buffer", "host_view",
+  "decided", "host", "host_cache", "host_buffer", "host_view", "heap",
 }
 
 local SOURCE = "kernel void twice(global int *x) { x[get_global_id(0)] *= 2; }"
+-- As if heap.cl stood in front of it; only the name of the type counts.
+local HEAP = [[
+#ifndef CLA_HEAP
+typedef uint cla_heap_word;
+#define CLA_HEAP global cla_heap_word *
+#endif
+kernel void look(CLA_HEAP heap, global int *x) { x[1] = heap[0] != 0; }]]
 
 --- Hooks of a cache that are called and change nothing.
 local function hooks()
@@ -52,6 +59,7 @@ function every_type.make(cl, dev)
   assert(o.buffer:read_async(o.host_view, 0, { stream = o.stream })):close()
   assert(o.host:alloc(100)):close()
   o.guard = cl.guard(o.stream)
+  o.heap = dev.heap
   return o
 end
 
@@ -80,6 +88,10 @@ function every_type.use(cl, o)
   assert(o.gate:open())
   assert(o.event:wait())
   assert(#o.map:string() == 128 and (o.device.simulated or o.map:read(0, 2) == "\1\1"))
+  local heap = o.device:program(HEAP)
+  assert(heap.look{ o.heap, o.buffer, size = 1, heap_oom = "error" }):close()
+  heap:close()
+  assert(o.heap.limit > 0) -- states may share it: what it says is another's too
   assert(o.buffer:fill(1))
   assert(o.kernel{ o.buffer, size = 32 }):close()
   assert(o.stream:finish())

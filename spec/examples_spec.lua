@@ -12,6 +12,12 @@ local SHORT = {
   mandelbrot = { FOLDER .. "/mandelbrot.ppm 160", "%d ms on .*; 1[89]%.%d %% of the pixels belong to the set$" },
   kmeans = { "5000", "farthest centre off by 0%.00%d+; 0 driver allocations after the first round$" },
   shared_data = { FOLDER .. "/shared_data " .. FOLDER .. "/shared_data.bin", "^C and Lua agree$" },
+  heap_limit = { "", "^the limit held, and was raised$" },
+  ["heap/lists"] = { "500", "^3190 nodes, as many divisors as Lua finds$" },
+  ["heap/hash_table"] = { "2000", "^the table is Lua's$" },
+  ["heap/graph"] = { "100", "^every edge is where Lua has it$" },
+  ["heap/queue"] = { "500", "^every number is the product of its factors$" },
+  ["heap/strings"] = { "300", "^Lua writes the same$" },
   tour = { "", "given back by trim$" },
   planned = { "", "^  one a fifth step came from the pool, the others from the plan +ok$" },
   policy = { "", "^  mine +reserves %d[%d.]+ MiB, 1%.2%d%d of that, in %d+ driver calls" },
@@ -40,7 +46,12 @@ end
 
 local function scripts()
   local names = {}
-  for entry in lfs.dir "examples" do names[#names + 1] = entry:match "^(.*)%.lua$" end
+  for _, folder in ipairs { "", "heap/" } do
+    for entry in lfs.dir("examples/" .. folder) do
+      local name = entry:match "^(.*)%.lua$"
+      if name then names[#names + 1] = folder .. name end
+    end
+  end
   table.sort(names)
   return names
 end

@@ -21,6 +21,7 @@ local function live_objects()
       tries = tries + 1
     until host:stats().pending_blocks == 0 or tries == 1000000
     host:trim()
+    device.heap:reset()
     device:close()
     collectgarbage()
   end

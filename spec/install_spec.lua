@@ -52,6 +52,25 @@ describe("make install", function()
     assert.matches("A buffer from this pool.", output, 1, true)
   end)
 
+  it("puts the heap's OpenCL C into one file, the text that the library has", function()
+    local file <close> = assert(io.open(prefix .. "/include/clalloc_heap.cl"))
+    assert.equal(require "clalloc".heap_source(), file:read "a")
+  end)
+
+  it("lets a program include that file", function()
+    local dev <close> = require "clalloc".device()
+    local source = [[
+      #include "clalloc_heap.cl"
+      kernel void f(CLA_HEAP heap, global uint *out) { out[0] = cla_malloc(heap, 10) != 0; }]]
+    for _, options in ipairs { { options = "-I " .. prefix .. "/include" },
+      { options = "-I " .. prefix .. "/include", heap = true } } do
+      local program <close> = assert(dev:program(source, options))
+      local out <close> = assert(dev:alloc(4))
+      assert(program.f { dev.heap, out, size = 1 }):close()
+      assert.equal(1, (string.unpack("<I4", out:read())))
+    end
+  end)
+
   it("lets a C program build with pkg-config and run", function()
     run(("mkdir -p '%s/c'"):format(prefix))
     make(("-C examples/c OUT='%s/c' PKG_CONFIG_PATH='%s/lib/pkgconfig'"):format(prefix, prefix))
@@ -66,6 +85,7 @@ describe("make install", function()
     run(("rm -rf '%s'"):format(root))
     make(("install DESTDIR='%s' PREFIX=/opt/it"):format(root))
     assert.matches("./opt/it/include/clalloc.h", files(root), 1, true)
+    assert.matches("./opt/it/include/clalloc_heap.cl", files(root), 1, true)
     make(("uninstall DESTDIR='%s' PREFIX=/opt/it"):format(root))
     assert.equal("", files(root))
   end)

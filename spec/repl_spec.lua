@@ -32,6 +32,16 @@ describe("the Lua prompt", function()
       .. ("#"):rep(56) .. ("."):rep(8) .. "\n# active", shown, 1, true)
   end)
 
+  it("shows a heap with its map, or that it is not used yet", function()
+    local shown = session(SIM, "sim.heap", "p = sim:program('kernel void f() { free(malloc(4)); }', { heap = true })",
+      "p.f{ size = 1 }:wait()", "sim.heap", "sim.heap:close()", "p.f", "sim.heap:leaks()")
+    assert.matches("heap (limit 8.0 MiB, not used yet)\n", shown, 1, true)
+    assert.matches("heap (limit 8.0 MiB, 0 B in 0 blocks)\n  " .. ("."):rep(64) .. "\n", shown, 1, true)
+    assert.matches("\n# taken  + partly  . free; 8.00 KiB a character", shown, 1, true)
+    assert.matches("kernel f()", shown, 1, true)
+    assert.matches("nothing is live", shown, 1, true)
+  end)
+
   it("shows a stream with its counters and an event with its state", function()
     local shown = session(SIM, "a = sim:alloc(64)", "sim.default_stream:finish()",
       "e = a:fill(1, { async = true })", "e", "sim.default_stream")

@@ -66,7 +66,8 @@ end)
 -- A tree with what the rockspec lists, and the headers; nothing that a build has left.
 local function copy_tree(rockspec, to)
   local list = table.concat(rockspec.build.modules["clalloc.core"].sources, " ") .. " "
-    .. table.concat(lua_files(rockspec.build.modules), " ") .. " " .. table.concat(files "src -name '*.h'", " ")
+    .. table.concat(lua_files(rockspec.build.modules), " ") .. " "
+    .. table.concat(files [[src -name '*.h' -o -name '*.cl']], " ")
   run(("mkdir -p '%s' && cp --parents %s %s LICENSE '%s'"):format(to, ROCKSPEC, list, to))
 end
 
@@ -94,6 +95,7 @@ local function check_tree(rockspec, tree)
     local dev <close> = assert(cl.simulate{ capacity = cl.GiB })
     local buf <close> = assert(dev:alloc(1000))
     assert(cl.resolve(buf.address + 3).size == 1000)
+    assert(#cl.heap_source() > 1000)
     cl.help "pool:alloc"]]
   assert.matches("^pool:alloc%(nbytes", with_tree(tree, table.concat(lines, "\n")))
 end

@@ -238,6 +238,24 @@ local function strangers(get)
     assert.is_true(done:wait())
   end)
 
+  it("refuses its heap in a kernel, and has one of its own", function()
+    local prog <close> = assert(a:program [[
+      typedef uint cla_heap_word; /* as in heap.cl */
+      #ifndef CLA_HEAP
+      #define CLA_HEAP global cla_heap_word *
+      #endif
+      kernel void look(CLA_HEAP heap, global int *x) { x[0] = heap[0] != 0; }]])
+    assert.matches("the heap belongs to " .. b.name, failure(prog.look, { b.heap, x, size = 1 }), 1, true)
+    local done <close> = assert(prog.look { a.heap, x, size = 1 })
+    assert.is_true(done:wait())
+    assert.matches("fixed", failure(function() a.heap.limit = cl.MiB end))
+    b.heap.limit = cl.MiB
+    assert.is_true(a.heap:reset())
+    assert.equal(8 * cl.MiB, a.heap.limit)
+    assert.equal(cl.MiB, b.heap.limit)
+    b.heap.limit = 8 * cl.MiB
+  end)
+
   it("is a device apart: pools, streams and limits are its own", function()
     local own, other = a:pool():stats(), b:pool():stats()
     assert.not_equal(a, b)

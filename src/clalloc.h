@@ -46,7 +46,7 @@ typedef enum cla_status {
   CLA_E_DRIVER = -9,      /* an OpenCL call failed; the message has its name and code */
   CLA_E_CLOSED = -10,     /* the object has been closed */
   CLA_E_FORKED = -11,     /* called in a forked child */
-  CLA_E_BUSY = -12,       /* would wait for a gate that only this thread can open */
+  CLA_E_BUSY = -12,       /* in use, or would wait for a gate that only this thread can open */
   CLA_E_UNSUPPORTED = -13 /* the device has no such capability */
 } cla_status;
 
@@ -404,6 +404,125 @@ CLA_API cla_status cla_plan(const cla_lifetime *blocks, size_t n, const cla_plan
                             cla_plan_result *result);
 /* CLA_OK, or CLA_E_INVALID naming two blocks that live at once and overlap, or one that is misaligned. */
 CLA_API cla_status cla_plan_check(const cla_lifetime *blocks, size_t n, uint64_t align, const uint64_t *offsets);
+
+/* ---- Memory that kernels allocate ---- */
+
+/* OpenCL C has no malloc. A device's heap is one buffer, apart from all pools, from which kernels allocate and into which
+ * they free, without locks and without waiting for each other. What one kernel allocates another may use and free, until
+ * the heap is reset. Nothing is set aside before the first use. */
+typedef struct cla_heap cla_heap;
+CLA_API cla_status cla_device_heap(cla_device *, cla_heap **out); /* borrowed: it ends with the device */
+
+/* What has to stand before the text of a program whose kernels take a heap: OpenCL C, also installed as clalloc_heap.cl. A
+ * kernel has a parameter `CLA_HEAP heap` and calls cla_malloc(heap, nbytes), cla_free(heap, pointer) and their like. */
+CLA_API const char *cla_heap_source(void);
+CLA_API const char *cla_heap_build_options(const cla_device *); /* to add to the program's: " -D ..." or "" */
+
+/* The three settings below are fixed from the first use by a kernel or by cla_heap_alloc until cla_heap_reset: CLA_E_BUSY.
+ *
+ * The limit is how many bytes kernels can have, rounded up to whole pages (512 bytes in a small heap, 1 MiB in a huge one);
+ * what the heap notes about them lies outside it. A limit that the device cannot give in one buffer is refused as
+ * CLA_E_TOO_LARGE; whether it has the memory shows at the first use. With 0 every allocation gives null. */
+#define CLA_HEAP_DEFAULT_LIMIT ((uint64_t)8 << 20)
+CLA_API uint64_t cla_heap_limit(cla_heap *);
+CLA_API cla_status cla_heap_set_limit(cla_heap *, uint64_t nbytes);
+/* Whether allocations are counted; failures and faults always are. Default: true. */
+CLA_API bool cla_heap_counting(cla_heap *);
+CLA_API cla_status cla_heap_set_counting(cla_heap *, bool);
+/* Whether blocks remember where they were allocated; see cla_heap_rewrite. Default: false. */
+CLA_API bool cla_heap_sites(cla_heap *);
+CLA_API cla_status cla_heap_set_sites(cla_heap *, bool);
+
+/* OpenCL C as CUDA and HIP programs have it, made into what OpenCL compilers take: kernels that reach malloc, free, calloc,
+ * realloc or aligned_alloc get hidden parameters behind their own, last a `CLA_HEAP cla__heap`, which the functions they call
+ * pass on. With CLA_HEAP_WITH_SITES one more stands behind it, `uint cla__site`: the kernel's number shifted left by
+ * CLA_HEAP_LINE_BITS, which whoever launches sets (cla_heap_kernel_number). CLA_E_INVALID for what cannot be rewritten; the
+ * message names line and function. */
+#define CLA_HEAP_WITH_SITES 1u
+enum { CLA_HEAP_LINE_BITS = 20, CLA_HEAP_MAX_LINE = (1 << CLA_HEAP_LINE_BITS) - 1 };
+
+/* What a rewritten source is. Everything belongs to the struct; cla_heap_rewritten_free gives it back. */
+typedef struct cla_heap_rewritten {
+  char *text;         /* to compile behind cla_heap_source() and a line "#line 1"; no line has moved */
+  size_t nbytes;      /* of the text, without its final zero */
+  char **kernels;     /* the kernels with hidden arguments, in the order of the source, each once */
+  size_t nkernels;    /* 0: no kernel allocates */
+  bool is_changed;    /* false: text equals the source byte by byte */
+  bool needs_library; /* the text names CLA_HEAP or cla_... functions, by itself or through the rewriting */
+} cla_heap_rewritten;
+CLA_API cla_status cla_heap_rewrite(const char *source, unsigned flags, cla_heap_rewritten *out);
+CLA_API void cla_heap_rewritten_free(cla_heap_rewritten *);
+/* The number that stands for a kernel of this name in sites; 0 when all are taken: blocks then do not know their kernel. */
+CLA_API cla_status cla_heap_kernel_number(cla_heap *, const char *kernel, uint32_t *number);
+
+/* Around each launch of yours: cla_heap_use gives the memory to set as the heap argument, made and ready for that stream;
+ * after the enqueue and cla_stream_submitted, or without them when the enqueue failed, cla_heap_used. In between the heap
+ * cannot be reset or inspected. The memory stays until the stream is done with it. */
+CLA_API cla_status cla_heap_use(cla_heap *, cla_stream *, cl_mem *out);
+CLA_API cla_status cla_heap_used(cla_heap *, cla_stream *);
+
+/* Gives the memory back and lifts the fixing; everything allocated is gone. The functions below that look at the heap, and
+ * this one, wait for the kernels that use it: CLA_E_BUSY behind a gate that only this thread opens. */
+CLA_API cla_status cla_heap_reset(cla_heap *);
+
+/* Blocks from the host, in the same heap. A reference is what cla_ref(heap, pointer) gives in a kernel, and cla_at(heap,
+ * reference) is the pointer there; 0 stands for null. CLA_E_NOMEM: the heap has no such block left. What is refused is counted
+ * as it is when kernels do it. */
+CLA_API cla_status cla_heap_alloc(cla_heap *, uint64_t nbytes, uint32_t *ref);
+/* 0 is ignored; CLA_E_FREED or CLA_E_FOREIGN: no live block. */
+CLA_API cla_status cla_heap_free(cla_heap *, uint32_t ref);
+/* Bytes of one live block; the reference may point inside it, and the offset counts from there. */
+CLA_API cla_status cla_heap_read(cla_heap *, uint32_t ref, uint64_t offset, void *to, size_t nbytes);
+CLA_API cla_status cla_heap_write(cla_heap *, uint32_t ref, uint64_t offset, const void *from, size_t nbytes);
+
+typedef enum cla_heap_fault_kind {
+  CLA_HEAP_FREE_DOUBLE = 1, /* of a block that is free */
+  CLA_HEAP_FREE_FOREIGN,    /* of an address outside the heap */
+  CLA_HEAP_FREE_MISALIGNED, /* no multiple of 16 */
+  CLA_HEAP_FREE_INTERIOR    /* inside a block, or where none can begin */
+} cla_heap_fault_kind;
+/* A free, or realloc, of what is no live block: it changed nothing. */
+typedef struct cla_heap_fault {
+  cla_heap_fault_kind kind;
+  uint64_t pointer; /* as the kernel gave it */
+  uint64_t offset;  /* in what kernels can have; UINT64_MAX: outside */
+  uint64_t item;    /* global linear id of the work-item */
+} cla_heap_fault;
+enum { CLA_HEAP_MOST_FAULTS = 8 };
+
+/* Exact: the kernels that use the heap are waited for. Without counting, peak, peak_live, mallocs and frees are 0. */
+typedef struct cla_heap_stats {
+  uint64_t limit;           /* bytes that kernels can have */
+  uint64_t reserved;        /* bytes of the buffer, 0 before the first use */
+  uint64_t used;            /* bytes in live blocks, as set aside */
+  uint64_t live_blocks;     /* how many */
+  uint64_t largest_free;    /* bytes of the largest block that is free in one piece */
+  uint64_t waste;           /* bytes in pages that only blocks of one size can get, outside live blocks */
+  uint64_t peak;            /* most bytes taken at a time, whole pages: what a limit has to cover */
+  uint64_t peak_live;       /* the most `used` has been, while it is followed: cla_heap_reset_peaks */
+  uint64_t mallocs, frees;  /* those that succeeded */
+  uint64_t failed;          /* allocations that got null, but for those of 0 bytes */
+  uint64_t largest_refused; /* bytes of the largest of them */
+  uint64_t double_frees, bad_frees;
+  cla_heap_fault faults[CLA_HEAP_MOST_FAULTS]; /* the first double and bad frees */
+  unsigned nfaults;
+} cla_heap_stats;
+CLA_API cla_status cla_heap_get_stats(cla_heap *, cla_heap_stats *out);
+/* Both peaks begin anew at what is taken now. `exact`: from here on peak_live is followed, by one word that all work-items
+ * share, until the next call. */
+CLA_API cla_status cla_heap_reset_peaks(cla_heap *, bool exact);
+
+typedef struct cla_heap_block {
+  uint32_t ref;
+  uint64_t offset, size; /* in what kernels can have; size: bytes set aside */
+  uint32_t site;         /* 0: unknown */
+  const char *kernel;    /* that allocated it; NULL: unknown */
+  unsigned line;         /* of its source; 0: unknown */
+} cla_heap_block;
+/* Calls the visitor for every live block in the order of offsets, on a copy taken at one moment; false ends the walk. */
+CLA_API cla_status cla_heap_blocks(cla_heap *, bool (*visit)(const cla_heap_block *, void *arg), void *arg);
+/* Recounts everything from what the heap notes: CLA_OK, or CLA_E_INVALID with the first contradiction. */
+CLA_API cla_status cla_heap_check(cla_heap *);
 
 /* ---- Inspect ---- */
 

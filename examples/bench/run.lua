@@ -110,13 +110,16 @@ end
 --- Plans and loops that run from them: see planned.lua.
 function groups.planned() dofile("examples/bench/planned.lua")() end
 
+--- malloc and free in kernels against libc's, on a CPU; see heap_gpu.lua for GPUs.
+function groups.heap() io.write(output_of(build .. "/bench/heap")) end
+
 --- Tensors: see tensor.lua.
 function groups.tensor() dofile("examples/bench/tensor.lua").run() end
 
 --- Policies: see policy.lua.
 function groups.policy() dofile("examples/bench/policy.lua").run(traces) end
 
-local ORDER = {"pair", "host", "lua", "replay", "policy", "planned", "trace", "tensor"}
+local ORDER = {"pair", "host", "lua", "replay", "policy", "planned", "trace", "heap", "tensor"}
 for _, name in ipairs(#arg > 0 and arg or ORDER) do
   if not groups[name] then
     io.stderr:write(("no group '%s'; there are %s\n"):format(name, table.concat(ORDER, ", ")))

@@ -66,6 +66,12 @@ function cl.resolve(address) end
 ---@return clalloc.localmem
 function cl.localmem(nbytes) end
 
+---The heap in OpenCL C, for the front of a source whose kernels have a parameter `CLA_HEAP heap`.
+---
+---`make install` puts the same text into clalloc_heap.cl. With `{heap = true}` the library adds it by itself.
+---@return string
+function cl.heap_source() end
+
 ---Seconds from a clock that runs on while the device works; only differences mean something.
 ---@return number seconds
 function cl.clock() end
@@ -196,6 +202,7 @@ function cl.forget_kernels() end
 ---@field simulated boolean
 ---@field default_stream clalloc.stream what is used where no stream is given or guarded
 ---@field host clalloc.host the cache of pinned memory
+---@field heap clalloc.heap what kernels allocate from
 local device = {}
 
 ---A buffer from the current pool, on the current stream.
@@ -265,6 +272,7 @@ function device:close() end
 ---@class clalloc.program_options
 ---@field options? string for the compiler
 ---@field defines? table<string, string|number|boolean> macros
+---@field heap? boolean kernels may call malloc, free, calloc, realloc and aligned_alloc, or take a CLA_HEAP parameter
 
 ---Options of `cl.simulate`.
 ---@class clalloc.simulation
@@ -830,6 +838,146 @@ function kernel:launch(launch) end
 ---Lets go of the kernel; the program makes it again when asked.
 function kernel:close() end
 
+---What kernels of a device allocate from: `dev.heap`.
+---
+---One heap a device, made when the first kernel uses it; until then, and again after `reset`, its settings may be
+---assigned: `dev.heap.limit = 64 * cl.MiB`. All streams share it. References are 32-bit numbers that stand for
+---pointers: `cla_ref(heap, p)` in kernels, and `cla_at(heap, ref)` back; 0 is null. What looks at the heap waits for
+---the kernels that use it first, so every figure is exact.
+---@class clalloc.heap
+---@field limit integer bytes that kernels can have, a whole number of pages; may be set before the first use
+---@field counting boolean whether allocations are counted; may be set before the first use; otherwise true
+---@field sites boolean whether blocks remember kernel and line; may be set before the first use; otherwise false
+---@field device clalloc.device
+local heap = {}
+
+---How full the heap is, and what has happened in it.
+---@return clalloc.heap_stats? stats
+---@return string? message
+---@return string? code
+function heap:stats() end
+
+---Recounts everything from the heap's notes; raises with the first contradiction.
+---@return boolean? ok
+---@return string? message
+---@return string? code
+function heap:check() end
+
+---Every live block, in the order of the heap.
+---@return clalloc.heap_block[]? blocks
+---@return string? message
+---@return string? code
+function heap:blocks() end
+
+---What is live, by kernel and line, or without sites by size; the most bytes first. Printing it gives a table.
+---@return clalloc.heap_leak[] leaks
+function heap:leaks() end
+
+---A block from the host, for kernels to use and to free. 0 bytes: 0, as malloc(0) is null.
+---@param nbytes integer
+---@return integer? ref
+---@return string? message
+---@return string? code
+function heap:alloc(nbytes) end
+
+---Frees a block, whoever allocated it; 0 is nothing. Raises for what is no live block.
+---@param ref integer
+---@return boolean? ok
+---@return string? message
+---@return string? code
+function heap:free(ref) end
+
+---Bytes of a live block.
+---@param ref integer of the block, or into it
+---@param nbytes integer
+---@param offset? integer from the reference
+---@return string? data
+---@return string? message
+---@return string? code
+function heap:read(ref, nbytes, offset) end
+
+---Writes into a live block.
+---@param ref integer of the block, or into it
+---@param data string
+---@param offset? integer from the reference
+---@return boolean? ok
+---@return string? message
+---@return string? code
+function heap:write(ref, data, offset) end
+
+---Gives the memory back, with all that is in it; the settings may be assigned again.
+---
+---Waits for the kernels that use the heap; raises behind a gate that this thread has not opened.
+---@return boolean? ok
+---@return string? message
+---@return string? code
+function heap:reset() end
+
+---Both peaks begin anew at what is taken now.
+---@param exact? boolean follow `peak_live` from here on, which costs time; otherwise not
+---@return boolean? ok
+---@return string? message
+---@return string? code
+function heap:reset_peaks(exact) end
+
+---The most that a run takes: calls the function, waits for its kernels. For choosing a limit.
+---@param f function
+---@param ... any arguments for it
+---@return integer peak bytes of whole pages: what a limit has to cover
+---@return integer peak_live bytes in live blocks
+function heap:measure(f, ...) end
+
+---The heap as text: a character for each range of bytes.
+---@param width? integer characters in a row; otherwise 64
+---@param rows? integer rows at most; otherwise 16
+---@return string
+function heap:draw(width, rows) end
+
+---Lets go of this handle; the heap stays with the device.
+function heap:close() end
+
+---What `heap:stats` gives. Without `counting` mallocs, frees and the peaks are 0.
+---@class clalloc.heap_stats
+---@field limit integer bytes that kernels can have
+---@field reserved integer bytes of the buffer; 0 before the first use
+---@field used integer bytes in live blocks, as set aside
+---@field live_blocks integer
+---@field largest_free integer bytes of the largest block that is free in one piece
+---@field waste integer bytes in pages that only blocks of one size can get, outside live blocks
+---@field peak integer most bytes taken at a time, whole pages
+---@field peak_live integer most bytes in live blocks at a time, while it is followed
+---@field mallocs integer that succeeded
+---@field frees integer that succeeded
+---@field failed integer allocations that got null
+---@field largest_refused integer bytes of the largest of them
+---@field double_frees integer frees of blocks that were free
+---@field bad_frees integer frees of what is no block
+---@field faults clalloc.heap_fault[] the first double and bad frees
+
+---A double or bad free: it changed nothing.
+---@class clalloc.heap_fault
+---@field kind "double"|"foreign"|"misaligned"|"interior"
+---@field pointer integer as the kernel gave it
+---@field offset? integer in the heap; nil: outside
+---@field item integer global linear id of the work-item
+
+---A live block of the heap.
+---@class clalloc.heap_block
+---@field ref integer its reference
+---@field offset integer in the heap, in bytes
+---@field size integer bytes set aside
+---@field kernel? string that allocated it; with sites
+---@field line? integer of the source where; with sites
+
+---Live blocks of one place, or of one size.
+---@class clalloc.heap_leak
+---@field blocks integer how many
+---@field bytes integer set aside for them
+---@field ref integer the first of them
+---@field kernel? string that allocated them; with sites
+---@field line? integer of the source where; with sites
+---@field size? integer of each; without sites
+
 ---What a kernel is called with, besides its arguments.
 ---@class clalloc.launch
 ---@field [integer] any the arguments
@@ -838,6 +986,8 @@ function kernel:close() end
 ---@field offset? integer|integer[] of the first work-item
 ---@field stream? clalloc.stream otherwise the current one
 ---@field wait? clalloc.event|clalloc.gate|(clalloc.event|clalloc.gate)[] what comes first
+---@field heap_need? integer bytes that must be free in the heap, or nothing is launched: waits for kernels that use it
+---@field heap_oom? "count"|"error" error: waiting for the event raises when an allocation failed; otherwise count
 
 ---A parameter of a kernel.
 ---@class clalloc.kernel_arg

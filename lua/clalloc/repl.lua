@@ -1,5 +1,5 @@
---- What is different at the Lua prompt: a pool is shown with the map of its segments. In scripts and logs `tostring` of
--- a pool stays one line.
+--- What is different at the Lua prompt: a pool is shown with the map of its segments, a heap with that of its blocks.
+-- In scripts and logs their `tostring` stays one line.
 --
 -- @module clalloc.repl
 
@@ -27,14 +27,20 @@ function repl.is_interactive()
   return not has_script
 end
 
---- Makes pools print with their map.
+-- A heap that kernels use cannot be looked at without waiting; a closed one not at all.
+local function is_idle(text) return not text:find "%(closed%)$" and not text:find ", in use%)$" end
+
+--- Makes pools and heaps print with their map.
 -- @tparam table types what `cl.debug.types()` gives
 function repl.install(types)
-  local meta, draw = types.pool.meta, types.pool.names.draw
-  local describe = meta.__tostring
-  meta.__tostring = function(pool)
-    local is_drawn, text = pcall(draw, pool)
-    return is_drawn and text or describe(pool)
+  for _, name in ipairs { "pool", "heap" } do
+    local meta, draw = types[name].meta, types[name].names.draw
+    local describe = meta.__tostring
+    meta.__tostring = function(object)
+      local line = describe(object)
+      local is_drawn, text = pcall(is_idle(line) and draw or error, object)
+      return is_drawn and text or line
+    end
   end
 end
 

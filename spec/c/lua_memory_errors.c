@@ -40,6 +40,12 @@ static const char SCRIPT[] = "local cl = require 'clalloc' "
                              "assert(not dev:alloc(1 << 50)) "
                              "assert(not pcall(dev.alloc, dev, -1)) "
                              "pcall(dev.program, dev, 'kernel void broken(') "
+                             "if not real then "
+                             "  local p = dev:program('kernel void f() { free(malloc(4)); }', {heap = true}) "
+                             "  p.f{size = 1, heap_oom = 'error', heap_need = 1}:wait() "
+                             "  assert(#o.heap:leaks() == 0 and dev.heap:stats().reserved > 0) "
+                             "  dev.heap.limit, o.heap = (dev.heap:reset() and 1000), nil "
+                             "end "
                              "cl.devices() cl.debug.calls()";
 
 static int protected_run(lua_State *L) {

@@ -174,12 +174,12 @@ static const char *push_owner(lua_State *L, const cla_device *d, bool shows_inde
   return lua_pushfstring(L, "%s (device %d)", d->info.name, (int)d->info.index);
 }
 
-static void check_device(lua_State *L, lua_kernel *k, unsigned i, const cla_device *of) {
+static void check_device(lua_State *L, lua_kernel *k, unsigned i, const cla_device *of, const char *what) {
   const cla_device *own = k->program->device;
   if (of == own) return;
   const bool is_same_name = strcmp(of->info.name, own->info.name) == 0;
   const char *theirs = push_owner(L, of, is_same_name), *ours = push_owner(L, own, is_same_name);
-  cla_lua_argerror(L, k, i, "the buffer belongs to %s, the kernel to %s", theirs, ours);
+  cla_lua_argerror(L, k, i, "the %s belongs to %s, the kernel to %s", what, theirs, ours);
 }
 
 static void take_buffer(lua_State *L, lua_kernel *k, unsigned i) {
@@ -190,8 +190,18 @@ static void take_buffer(lua_State *L, lua_kernel *k, unsigned i) {
   if (!b) b = cla_lua_test(L, -1, CLA_LUA_BUFFER); /* a closed one has another metatable */
   if (!b) refuse(L, k, i, 0, -1, "buffer (or false for a null pointer)");
   else if (!b->share) cla_lua_argerror(L, k, i, "attempt to use a closed buffer");
-  else check_device(L, k, i, b->device);
+  else check_device(L, k, i, b->device, "buffer");
   a->view = b;
+}
+
+static void take_heap(lua_State *L, lua_kernel *k, unsigned i) {
+  cla_arg *a = &k->args[i];
+  const lua_heap *h = cla_lua_test(L, -1, CLA_LUA_HEAP);
+  const bool is_null = lua_isboolean(L, -1) && !lua_toboolean(L, -1);
+  if (!h && !is_null) refuse(L, k, i, 0, -1, "the device's heap, dev.heap (or false for a null pointer)");
+  else if (h && !h->heap) cla_lua_argerror(L, k, i, "attempt to use a closed heap");
+  else if (h) check_device(L, k, i, h->share->device, "heap");
+  a->is_given = h != NULL;
 }
 
 static void take_local(lua_State *L, lua_kernel *k, unsigned i) {
@@ -213,6 +223,7 @@ void cla_lua_argument(lua_State *L, lua_kernel *k, unsigned i) {
   switch (a->kind) {
   case CLA_ARG_BUFFER: take_buffer(L, k, i); break;
   case CLA_ARG_LOCAL: take_local(L, k, i); break;
+  case CLA_ARG_HEAP: take_heap(L, k, i); break;
   case CLA_ARG_BYTES:
     if (lua_type(L, -1) != LUA_TSTRING || lua_rawlen(L, -1) == 0)
       refuse(L, k, i, 0, -1, "a string with its bytes (string.pack)");

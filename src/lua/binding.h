@@ -13,11 +13,14 @@
 
 #include "pool/pool.h"
 
+/* What a device object keeps of others, by user value. */
+enum { CLA_LUA_DEVICE_HOST = 1, CLA_LUA_DEVICE_HEAP, CLA_LUA_DEVICE_VALUES = CLA_LUA_DEVICE_HEAP };
+
 /* The names of the types. Each is also the address under which the registry has its metatable: found without hashing
  * the name. */
 extern const char CLA_LUA_DEVICE[], CLA_LUA_STREAM[], CLA_LUA_EVENT[], CLA_LUA_GATE[], CLA_LUA_POOL[];
 extern const char CLA_LUA_BUFFER[], CLA_LUA_MAP[], CLA_LUA_PROGRAM[], CLA_LUA_KERNEL[], CLA_LUA_GUARD[];
-extern const char CLA_LUA_HOST[], CLA_LUA_HOST_BUFFER[];
+extern const char CLA_LUA_HOST[], CLA_LUA_HOST_BUFFER[], CLA_LUA_HEAP[];
 
 /* ---- world.c: one per Lua state ---- */
 
@@ -133,11 +136,12 @@ typedef struct lua_pool {
 } lua_pool;         /* user value 1: the table of its policy, or nil */
 
 typedef struct lua_event {
-  cl_event event;     /* NULL: closed */
-  cla_stream *stream; /* cla__stream_hold: the device lives while the event does (also retain the device) */
-  cla_device *device; /* retained */
-  uint64_t number;    /* of the command on the stream */
-  void *host;         /* malloc'd destination of an asynchronous read, or NULL; freed only when it is complete */
+  cl_event event;               /* NULL: closed */
+  cla_stream *stream;           /* cla__stream_hold: the device lives while the event does (also retain the device) */
+  cla_device *device;           /* retained */
+  uint64_t number;              /* of the command on the stream */
+  struct cla_heap_watch *watch; /* of a launch that must not fail to allocate, or NULL */
+  void *host; /* malloc'd destination of an asynchronous read, or NULL; freed only when it is complete */
   size_t nbytes;
   bool is_read; /* data() has something to give, if only an empty string */
 } lua_event;
@@ -176,6 +180,11 @@ typedef struct lua_host {
   lua_cache *cache; /* NULL: closed */
 } lua_host;         /* user value 1: the hooks, or nil */
 
+typedef struct lua_heap {
+  cla_heap *heap;   /* the device's, borrowed; NULL: closed */
+  lua_share *share; /* counted: it keeps the device, and so the heap */
+} lua_heap;
+
 /* A pinned allocation, or a view of one. Views are stale when the allocation is freed. */
 typedef struct lua_host_buffer {
   lua_cache *cache; /* NULL: closed */
@@ -197,6 +206,7 @@ lua_pool *cla_lua_checkpool(lua_State *L, int arg);
 lua_buffer *cla_lua_checkbuffer(lua_State *L, int arg); /* the allocation may be freed: the core says so at use */
 
 lua_host_buffer *cla_lua_checkhostbuffer(lua_State *L, int arg); /* and for memory that is freed */
+lua_heap *cla_lua_checkheap(lua_State *L, int arg);
 
 void cla_lua_pushdevice(lua_State *L, cla_device *d);               /* retains */
 void cla_lua_pushshared(lua_State *L, lua_share *share);            /* another handle of the same share */
@@ -246,6 +256,7 @@ void cla_lua_command_between(lua_State *L, int index, cla_device *to, cla_device
 /* ---- host.c, host_hooks.c: caches of pinned memory ---- */
 
 void cla_lua_drophost(lua_State *L, int device); /* closes the handle dev.host of the device at this index */
+void cla_lua_dropheap(lua_State *L, int device); /* heap.c: the same for dev.heap */
 
 lua_cache *cla_lua_newcache(lua_State *L,
                             lua_share *share); /* count 1, without a cache yet; raises without host memory */
@@ -327,6 +338,7 @@ void cla_lua_open_kernel(lua_State *L);  /* registers CLA_LUA_KERNEL */
 void cla_lua_open_guard(lua_State *L);
 void cla_lua_open_host(lua_State *L);
 void cla_lua_open_host_buffer(lua_State *L);
+void cla_lua_open_heap(lua_State *L);
 
 /* Methods of the device object that other files define. */
 int cla_lua_device_program(lua_State *L);    /* program.c: dev:program(src [, opts]) */
@@ -339,6 +351,7 @@ int cla_lua_localmem(lua_State *L);          /* kernel.c: cl.localmem(nbytes) */
 int cla_lua_buffer_map(lua_State *L);        /* map.c: buf:map(mode [, offset [, n]]) */
 int cla_lua_device_host(lua_State *L);       /* host.c: dev.host, a property */
 int cla_lua_device_host_cache(lua_State *L); /* host.c: dev:host_cache([opts]) */
+int cla_lua_device_heap(lua_State *L);       /* heap.c: dev.heap, a property */
 int cla_lua_host_alloc(lua_State *L);        /* host_buffer.c: host:alloc(nbytes) */
 int cla_lua_device_complete(lua_State *L);   /* sim.c: dev:complete(stream [, n]) */
 int cla_lua_debug_table(lua_State *L);       /* debug.c: pushes the table cl.debug */
@@ -346,12 +359,13 @@ int cla_lua_pool_trace_table(
     lua_State *L); /* pool_trace.c: pushes {start, stop, read}, for lua/clalloc/trace/pool.lua */
 
 /* Functions of the module. */
-int cla_lua_device(lua_State *L);   /* device.c: cl.device([selector]) */
-int cla_lua_devices(lua_State *L);  /* device.c: cl.devices() */
-int cla_lua_simulate(lua_State *L); /* sim.c: cl.simulate(opts) */
-int cla_lua_plan(lua_State *L);     /* plan.c: see there */
-int cla_lua_guard(lua_State *L);    /* guard.c: cl.guard(device, stream or pool) */
-int cla_lua_owns(lua_State *L);     /* buffer.c: cl.owns(address) */
-int cla_lua_resolve(lua_State *L);  /* buffer.c: cl.resolve(address) */
+int cla_lua_device(lua_State *L);      /* device.c: cl.device([selector]) */
+int cla_lua_devices(lua_State *L);     /* device.c: cl.devices() */
+int cla_lua_simulate(lua_State *L);    /* sim.c: cl.simulate(opts) */
+int cla_lua_plan(lua_State *L);        /* plan.c: see there */
+int cla_lua_guard(lua_State *L);       /* guard.c: cl.guard(device, stream or pool) */
+int cla_lua_owns(lua_State *L);        /* buffer.c: cl.owns(address) */
+int cla_lua_resolve(lua_State *L);     /* buffer.c: cl.resolve(address) */
+int cla_lua_heap_source(lua_State *L); /* heap.c: cl.heap_source() */
 
 #endif

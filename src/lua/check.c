@@ -212,6 +212,7 @@ const char CLA_LUA_KERNEL[] = "clalloc.kernel";
 const char CLA_LUA_GUARD[] = "clalloc.guard";
 const char CLA_LUA_HOST[] = "clalloc.host";
 const char CLA_LUA_HOST_BUFFER[] = "clalloc.host_buffer";
+const char CLA_LUA_HEAP[] = "clalloc.heap";
 
 void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, const luaL_Reg *properties,
                      const luaL_Reg *meta) {

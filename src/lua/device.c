@@ -13,13 +13,13 @@ lua_device *cla_lua_checkdevice(lua_State *L, int arg) {
 /* ---- Making ------------------------------------------------------------------------------------ */
 
 void cla_lua_pushdevice(lua_State *L, cla_device *d) {
-  lua_device *object = cla_lua_new(L, sizeof *object, CLA_LUA_DEVICE, 1);
+  lua_device *object = cla_lua_new(L, sizeof *object, CLA_LUA_DEVICE, CLA_LUA_DEVICE_VALUES);
   object->share = cla_lua_share(L, d);
   object->device = d;
 }
 
 void cla_lua_pushshared(lua_State *L, lua_share *share) {
-  lua_device *object = cla_lua_new(L, sizeof *object, CLA_LUA_DEVICE, 1);
+  lua_device *object = cla_lua_new(L, sizeof *object, CLA_LUA_DEVICE, CLA_LUA_DEVICE_VALUES);
   share->count++;
   object->share = share;
   object->device = share->device;
@@ -42,7 +42,7 @@ int cla_lua_device(lua_State *L) {
   bool is_index = lua_type(L, 1) == LUA_TNUMBER;
   if (is_index) index = cla_lua_checksize(L, 1, "index");
   else selector = luaL_optstring(L, 1, NULL);
-  cla_lua_new(L, sizeof(lua_device), CLA_LUA_DEVICE, 1);
+  cla_lua_new(L, sizeof(lua_device), CLA_LUA_DEVICE, CLA_LUA_DEVICE_VALUES);
   cla_status status = open_into(L, selector, is_index ? &index : NULL);
   if (status == CLA_E_NO_DEVICE) return cla_lua_raise(L);
   return status ? cla_lua_fail(L, status) : 1;
@@ -54,7 +54,7 @@ int cla_lua_devices(lua_State *L) {
   if (status) return cla_lua_fail(L, status);
   lua_createtable(L, (int)count, 0);
   for (size_t i = 0; i < count; i++) {
-    cla_lua_new(L, sizeof(lua_device), CLA_LUA_DEVICE, 1);
+    cla_lua_new(L, sizeof(lua_device), CLA_LUA_DEVICE, CLA_LUA_DEVICE_VALUES);
     status = open_into(L, NULL, &i);
     if (status) return cla_lua_fail(L, status);
     lua_rawseti(L, -2, (lua_Integer)i + 1);
@@ -126,11 +126,12 @@ static int device_gc(lua_State *L) {
 }
 
 /* The limit is the default pool's. */
-/* The handle that is `dev.host` goes too, or the device would live until that is collected. Collected, a device leaves
+/* The handles that are `dev.host` and `dev.heap` go too, or the device would live until they are collected. Collected, a device leaves
  * it to the script. */
 static int device_close(lua_State *L) {
   cla_lua_check(L, 1, CLA_LUA_DEVICE);
   cla_lua_drophost(L, 1);
+  cla_lua_dropheap(L, 1);
   return device_gc(L);
 }
 
@@ -188,6 +189,7 @@ static const luaL_Reg properties[] = {{"name", get_name},
                                       {"index", get_index},
                                       {"default_stream", get_default_stream},
                                       {"host", cla_lua_device_host},
+                                      {"heap", cla_lua_device_heap},
                                       {NULL, NULL}};
 
 static const luaL_Reg metamethods[] = {

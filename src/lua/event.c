@@ -1,11 +1,12 @@
 /* Events: the end of one command.
  *
  * An event object owns one reference to the driver's event, and holds the stream and the device it came from. The host
- * memory of an asynchronous read is its own too; an event that goes before the command is complete leaves the memory
+ * memory of an asynchronous read is its own too, as are the counts of a launch that watches the heap; an event that goes before the command is complete leaves the memory
  * to the stream, which frees it then. */
 #include <stdlib.h>
 
 #include "binding.h"
+#include "heap/heap.h"
 
 lua_event *cla_lua_checkevent(lua_State *L, int arg) {
   lua_event *e = cla_lua_check(L, arg, CLA_LUA_EVENT);
@@ -48,7 +49,16 @@ static cla_status wait_for(const lua_event *e) {
   return status || state >= CL_COMPLETE ? status : ended_with(state);
 }
 
-static int event_wait(lua_State *L) { return cla_lua_result(L, wait_for(cla_lua_checkevent(L, 1))); }
+/* A kernel in which allocations failed has done something else than what was asked for: that raises. */
+static int event_wait(lua_State *L) {
+  const lua_event *e = cla_lua_checkevent(L, 1);
+  cla_status status = wait_for(e);
+  if (!status && e->watch) {
+    status = cla__stream_wait(e->stream, e->watch->number);
+    if (!status && cla__heap_watch_result(e->watch)) return luaL_error(L, "%s", cla_last_error());
+  }
+  return cla_lua_result(L, status);
+}
 
 static const char *state_name(cl_int state) {
   switch (state) {
@@ -153,6 +163,7 @@ static int event_close(lua_State *L) {
   *object = (lua_event){0};
   if (!e.event || cla__driver_forbidden()) return 0;
   if (e.host) free_when_complete(&e);
+  cla__heap_watch_free(e.watch, e.stream);
   cla__release_event(e.device->driver, e.event);
   cla__stream_unhold(e.stream);
   cla_device_release(e.device);

@@ -47,7 +47,7 @@ void cla_lua_uncache(lua_cache *cache) {
 /* One handle a device object, made at first use: `dev.host:alloc(n)` in a loop makes no objects but the allocations. */
 int cla_lua_device_host(lua_State *L) {
   lua_device *d = cla_lua_checkdevice(L, 1);
-  lua_getiuservalue(L, 1, 1);
+  lua_getiuservalue(L, 1, CLA_LUA_DEVICE_HOST);
   const lua_host *kept = cla_lua_test(L, -1, CLA_LUA_HOST);
   if (kept && kept->cache) return 1;
   lua_host *object = cla_lua_new(L, sizeof *object, CLA_LUA_HOST, 1);
@@ -57,12 +57,12 @@ int cla_lua_device_host(lua_State *L) {
   object->cache = cla_lua_newcache(L, d->share);
   object->cache->host = host;
   lua_pushvalue(L, -1);
-  lua_setiuservalue(L, 1, 1);
+  lua_setiuservalue(L, 1, CLA_LUA_DEVICE_HOST);
   return 1;
 }
 
 void cla_lua_drophost(lua_State *L, int device) {
-  lua_getiuservalue(L, device, 1);
+  lua_getiuservalue(L, device, CLA_LUA_DEVICE_HOST);
   lua_host *object = cla_lua_test(L, -1, CLA_LUA_HOST);
   lua_pop(L, 1);
   if (!object) return;

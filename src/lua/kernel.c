@@ -9,9 +9,10 @@
  *   global, constant         a buffer or a view of the kernel's device, or false for a null pointer: nil is
  *                            refused, it is more often a misspelt name than meant
  *   local                    cl.localmem(nbytes)
+ *   CLA_HEAP                 the device's heap, or false; a hidden one is none of the arguments: the launch binds it
  *   structs, own type names  a string with the bytes (string.pack)
  * Options: size (the number of work-items, or a list of 1 to 3), group and offset (shaped like size), stream,
- * wait. A size of 0 does nothing, but the event comes all the same, after its waits. A launch does
+ * wait; for kernels with the heap heap_need (bytes that must be free) and heap_oom (what failed allocations do). A size of 0 does nothing, but the event comes all the same, after its waits. A launch does
  * not wait, and keeps what it uses until it is done, whatever is closed meanwhile.
  *
  * The order of a launch: everything that may raise, then pins, then driver calls, in which Lua has no part; so
@@ -49,6 +50,28 @@ static const void *type_of(lua_State *L, const char *name) {
   return type;
 }
 
+/* The parameters that cla_heap_rewrite puts behind a kernel's own, by their names. */
+static unsigned count_hidden(const lua_kernel *k) {
+  const unsigned n = k->nargs;
+  if (n && strcmp(k->args[n - 1].name, "cla__heap") == 0) return 1;
+  if (n > 1 && strcmp(k->args[n - 1].name, "cla__site") == 0 && strcmp(k->args[n - 2].name, "cla__heap") == 0) return 2;
+  return 0;
+}
+
+/* After the signature: hidden parameters are none of the arguments. */
+static cla_status find_heap(lua_kernel *k) {
+  bool takes_heap = false;
+  for (unsigned i = 0; i < k->nargs; i++) takes_heap = takes_heap || k->args[i].kind == CLA_ARG_HEAP;
+  k->nhidden = count_hidden(k);
+  k->nargs -= k->nhidden;
+  if (!takes_heap && !k->nhidden) return CLA_OK;
+  uint32_t number = 0;
+  cla_status status = cla_device_heap(k->program->device, &k->heap);
+  if (!status && k->nhidden > 1) status = cla_heap_kernel_number(k->heap, k->name, &number);
+  k->site = number << CLA_HEAP_LINE_BITS;
+  return status;
+}
+
 void cla_lua_newkernel(lua_State *L, int program, const char *name) {
   lua_program *p = lua_touserdata(L, program);
   program = lua_absindex(L, program);
@@ -74,6 +97,7 @@ void cla_lua_newkernel(lua_State *L, int program, const char *name) {
                                      sizeof k->max_group, &k->max_group, NULL);
     if (err) status = cla__driver_error(CLA_CALL_get_kernel_group_info, err);
   }
+  if (!status) status = find_heap(k);
   if (!status) {
     cla_lua_typedefs(L, k, program);
     return;
@@ -90,6 +114,8 @@ typedef struct launch {
   cla_stream *stream;
   lua_Integer nargs; /* seen */
   bool has_wait;
+  bool has_need, watches; /* heap_need; heap_oom = "error" */
+  size_t need;
   bool is_empty; /* a size of 0 */
 } launch;
 
@@ -195,6 +221,27 @@ static cla_stream *read_stream(lua_State *L, const lua_kernel *k) {
   return NULL;
 }
 
+static void read_oom(lua_State *L, const lua_kernel *k, launch *w) {
+  const char *choice = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  w->watches = strcmp(choice, "error") == 0;
+  if (!w->watches && strcmp(choice, "count") != 0)
+    luaL_error(L, "%s: heap_oom: \"error\" or \"count\" expected, got %s", k->name,
+               *choice ? choice : cla_lua_pushgiven(L, -1));
+}
+
+static void read_need(lua_State *L, const lua_kernel *k, launch *w) {
+  int is_integer = 0;
+  const lua_Integer n = lua_type(L, -1) == LUA_TNUMBER ? lua_tointegerx(L, -1, &is_integer) : 0;
+  if (!is_integer || n < 0)
+    luaL_error(L, "%s: heap_need: a number of bytes expected, got %s", k->name, cla_lua_pushgiven(L, -1));
+  w->has_need = true;
+  w->need = (size_t)n;
+}
+
+static void check_heap(lua_State *L, const lua_kernel *k, const char *option) {
+  if (!k->heap) luaL_error(L, "%s: %s: the kernel does not use the heap", k->name, option);
+}
+
 static bool is_key(const char *key, size_t n, const char *name) {
   return strlen(name) == n && memcmp(key, name, n) == 0;
 }
@@ -208,8 +255,10 @@ static void read_option(lua_State *L, const lua_kernel *k, launch *w) {
   else if (is_key(key, n, "offset")) w->offset_dims = read_range(L, k, "offset", w->offset);
   else if (is_key(key, n, "stream")) w->stream = read_stream(L, k);
   else if (is_key(key, n, "wait")) w->has_wait = true;
+  else if (is_key(key, n, "heap_need")) check_heap(L, k, "heap_need"), read_need(L, k, w);
+  else if (is_key(key, n, "heap_oom")) check_heap(L, k, "heap_oom"), read_oom(L, k, w);
   else if (!is_key(key, n, "async"))
-    luaL_error(L, "%s: unknown option '%s'; known are size, group, offset, stream, wait", k->name,
+    luaL_error(L, "%s: unknown option '%s'; known are size, group, offset, stream, wait, heap_need, heap_oom", k->name,
                luaL_tolstring(L, -2, NULL));
   else if (!lua_isboolean(L, -1) || !lua_toboolean(L, -1))
     luaL_error(L, "%s: a launch is always asynchronous: wait for its event", k->name);
@@ -268,8 +317,19 @@ static cla_status set_error(const lua_kernel *k, unsigned i, cl_int code) {
   return blame(k, i, cla__driver_error(CLA_CALL_set_kernel_arg, code));
 }
 
+/* The parameters that the launch binds itself. */
+static cla_status set_hidden(const lua_kernel *k, cl_mem heap) {
+  cl_int err = CL_SUCCESS;
+  if (k->nhidden > 0) err = cla__set_kernel_arg(driver_of(k), k->kernel, k->nargs, sizeof heap, &heap);
+  if (k->nhidden > 1 && !err)
+    err = cla__set_kernel_arg(driver_of(k), k->kernel, k->nargs + 1, sizeof k->site, &k->site);
+  if (!err) return CLA_OK;
+  const cla_status status = cla__driver_error(CLA_CALL_set_kernel_arg, err);
+  return cla__error(status, "%s: the heap: %s", k->name, cla_last_error());
+}
+
 /* Memory is set each time: a handle equal to the last one's may belong to another object by now. */
-static cla_status set_all(lua_kernel *k) {
+static cla_status set_all(lua_kernel *k, cl_mem heap) {
   unsigned pin = 0;
   for (unsigned i = 0; i < k->nargs; i++) {
     cla_arg *a = &k->args[i];
@@ -278,13 +338,14 @@ static cla_status set_all(lua_kernel *k) {
     const void *value = a->value;
     cl_mem none = NULL;
     if (a->kind == CLA_ARG_BUFFER) size = sizeof(cl_mem), value = a->view ? &k->pins[pin++].mem : &none;
+    else if (a->kind == CLA_ARG_HEAP) size = sizeof(cl_mem), value = a->is_given ? &heap : &none;
     else if (a->kind == CLA_ARG_LOCAL) size = a->local_nbytes, value = NULL;
     else if (a->kind == CLA_ARG_BYTES) size = a->bytes_size, value = a->bytes;
     const cl_int err = cla__set_kernel_arg(driver_of(k), k->kernel, i, size, value);
     if (err) return set_error(k, i, err);
-    a->is_set = a->kind != CLA_ARG_BUFFER && a->kind != CLA_ARG_BYTES;
+    a->is_set = a->kind != CLA_ARG_BUFFER && a->kind != CLA_ARG_HEAP && a->kind != CLA_ARG_BYTES;
   }
-  return CLA_OK;
+  return set_hidden(k, heap);
 }
 
 /* ---- The launch --------------------------------------------------------------------------------------- */
@@ -334,19 +395,72 @@ static cla_status enqueue(lua_kernel *k, const launch *w, const cla_order *o, un
   return err ? launch_error(k, w, npins, err) : CLA_OK;
 }
 
+/* The kernel is on its way, whatever becomes of the watch: that is said when somebody waits. Gives the last number. */
+static uint64_t submitted(lua_kernel *k, const cla_order *o, cl_event event, lua_event *out) {
+  uint64_t number = cla__stream_after(o->stream);
+  if (!out) return number;
+  cla_lua_fillevent(out, event, o->stream, number);
+  if (!out->watch) return number;
+  out->watch->is_lost = cla__heap_watch_after(k->heap, o->stream, out->watch) != CLA_OK;
+  return out->watch->number > number ? out->watch->number : number;
+}
+
+/* Inside the heap, if it is used. */
+static cla_status run_inside(lua_kernel *k, const launch *w, const cla_order *o, unsigned npins, cl_mem heap,
+                             lua_event *out, uint64_t *number) {
+  cl_event event = NULL;
+  cla_status status = set_all(k, heap);
+  if (!status && out && out->watch) status = cla__heap_watch_before(k->heap, o->stream, out->watch);
+  if (!status) status = enqueue(k, w, o, npins, out ? &event : NULL);
+  if (!status) *number = submitted(k, o, event, out);
+  return status;
+}
+
+static bool uses_heap(const lua_kernel *k, const launch *w) {
+  if (!k->heap || w->is_empty) return false;
+  bool is_used = k->nhidden > 0;
+  for (unsigned i = 0; i < k->nargs && !is_used; i++) is_used = k->args[i].kind == CLA_ARG_HEAP && k->args[i].is_given;
+  return is_used;
+}
+
 /* `out` NULL: no event is made. */
 static cla_status run(lua_kernel *k, const launch *w, const cla_order *o, lua_event *out) {
   unsigned npins = 0;
-  cl_event event = NULL;
   uint64_t number = 0;
+  cl_mem heap = NULL;
+  const bool has_heap = uses_heap(k, w), alone = out && out->watch;
   cla_status status = pin_all(k, &npins);
-  if (!status) status = set_all(k);
-  if (!status) status = enqueue(k, w, o, npins, out ? &event : NULL);
-  if (!status) number = cla__stream_after(o->stream);
-  if (!status && out) cla_lua_fillevent(out, event, o->stream, number);
+  if (!status && has_heap) {
+    status = cla__heap_enter(k->heap, o->stream, alone, &heap);
+    if (status) cla__error(status, "%s: %s", k->name, cla_last_error());
+  }
+  if (!status) status = run_inside(k, w, o, npins, heap, out, &number);
+  if (heap) cla__heap_leave(k->heap, o->stream, alone, number);
   unpin(k, npins, o->stream, number);
   if (!status) cla__flush(driver_of(k), o->stream->queue);
   return status;
+}
+
+/* The event is closed, and stays so if the launch fails. */
+static void add_watch(lua_State *L, const lua_kernel *k, const launch *w, lua_event *event) {
+  if (!w->watches) return;
+  if (!event) luaL_error(L, "%s: heap_oom: \"error\" is what the event raises, and launch makes none", k->name);
+  if (!event || !uses_heap(k, w)) return;
+  event->watch = cla__heap_watch_new(k->name);
+  if (!event->watch) luaL_error(L, "%s: not enough memory", k->name);
+}
+
+static int failed_launch(lua_State *L, cla_status status) {
+  const bool is_environment =
+      status == CLA_E_NOMEM || status == CLA_E_DRIVER || status == CLA_E_LIMIT || status == CLA_E_TOO_LARGE;
+  if (is_environment) return cla_lua_pushfail(L, status);
+  return luaL_error(L, "%s", cla_last_error()); /* it begins with the kernel's name */
+}
+
+static cla_status check_need(const lua_kernel *k, const launch *w) {
+  if (!w->has_need) return CLA_OK;
+  const cla_status status = cla__heap_need(k->heap, w->need);
+  return status ? cla__error(status, "%s: %s", k->name, cla_last_error()) : CLA_OK;
 }
 
 /* Lists of events may have metamethods, and those may launch this kernel: then its arguments are read again. */
@@ -379,9 +493,15 @@ static int launch_kernel(lua_State *L, bool wants_event) {
   c.order = (cla_order){.stream = w.stream};
   if (!w.stream) c.order.stream = cla_lua_currentstream(L, k->program->device);
   if (w.has_wait) read_wait(L, k, &w, &c);
-  const cla_status status = run(k, &w, &c.order, event);
-  if (status == CLA_E_NOMEM || status == CLA_E_DRIVER) return cla_lua_pushfail(L, status);
-  if (status) return luaL_error(L, "%s", cla_last_error()); /* it begins with the kernel's name */
+  cla_status status = check_need(k, &w);
+  if (status) return failed_launch(L, status);
+  add_watch(L, k, &w, event);
+  status = run(k, &w, &c.order, event);
+  if (status && event) {
+    cla__heap_watch_free(event->watch, c.order.stream);
+    event->watch = NULL;
+  }
+  if (status) return failed_launch(L, status);
   lua_settop(L, 3);
   return 1;
 }

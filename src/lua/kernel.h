@@ -6,6 +6,7 @@
 #ifndef CLA_LUA_KERNEL_H
 #define CLA_LUA_KERNEL_H
 
+#include "heap/heap.h"
 #include "lua/binding.h"
 
 extern const char CLA_LUA_LOCALMEM[]; /* a type, as those of binding.h */
@@ -31,6 +32,7 @@ typedef enum cla_arg_kind {
   CLA_ARG_BYTES,      /* a struct or a name of the source's own: sent as the string has it */
   CLA_ARG_BUFFER,     /* pointer to global or constant memory */
   CLA_ARG_LOCAL,      /* pointer to local memory: a size */
+  CLA_ARG_HEAP,       /* CLA_HEAP: dev.heap */
   CLA_ARG_UNSUPPORTED /* image, sampler, pipe, queue, event */
 } cla_arg_kind;
 
@@ -51,6 +53,7 @@ typedef struct cla_arg {
   const void *bytes;                 /* BYTES: inside a string of the launch's table */
   size_t bytes_size;                 /* BYTES */
   const lua_buffer *view;            /* BUFFER; NULL: a null pointer */
+  bool is_given;                     /* HEAP; false: a null pointer */
   unsigned char value[CLA_ARG_MOST]; /* the others */
 } cla_arg;
 
@@ -61,6 +64,9 @@ struct lua_kernel {
   const char *name;     /* kept by user value 3 */
   size_t max_group;     /* work-items */
   unsigned nargs;
+  unsigned nhidden;          /* parameters behind those, bound by the launch: 0, 1: the heap, 2: and the site */
+  cla_heap *heap;            /* the device's, when a parameter takes it; else NULL */
+  cl_uint site;              /* for the hidden one */
   uint64_t readings;         /* of arguments into args: tells whether they are still those of this launch */
   cla_arg *args;             /* user value 2 */
   cla_pin *pins;             /* behind args: room for one each */

@@ -45,6 +45,7 @@ static const luaL_Reg functions[] = {{"device", cla_lua_device},
                                      {"localmem", cla_lua_localmem},
                                      {"clock", core_clock},
                                      {"plan", cla_lua_plan},
+                                     {"heap_source", cla_lua_heap_source},
                                      {NULL, NULL}};
 
 int luaopen_clalloc_core(lua_State *L) {
@@ -61,6 +62,7 @@ int luaopen_clalloc_core(lua_State *L) {
   cla_lua_open_guard(L);
   cla_lua_open_host(L);
   cla_lua_open_host_buffer(L);
+  cla_lua_open_heap(L);
   cla_lua_open_program(L);
   cla_lua_open_kernel(L);
   luaL_newlib(L, functions);

@@ -1,11 +1,14 @@
 /* Programs: source to kernels, built once.
  *
- *   dev:program(source [, {options = "...", defines = {N = 4}}])
+ *   dev:program(source [, {options = "...", defines = {N = 4}, heap = true}])
  *
- * A state keeps a weak table of its programs: the same source, options and defines on the same device give the object that is
+ * A state keeps a weak table of its programs: the same source and options on the same device give the object that is
  * there already, so closing it closes it for all who asked for it. A program is always built with
  * -cl-kernel-arg-info, which kernels check their arguments by. Defines become lines before the source, so values may
  * hold blanks and quotes, and line numbers in the log stay those of the source.
+ *
+ * With `heap` the defines and the source are rewritten together (cla_heap_rewrite), and the heap's text comes in front;
+ * `#line` keeps the numbers. Kernels know hidden parameters by their names.
  *
  * prog.NAME is the kernel of that name, made on first use and kept while the program is open. Kernels come before methods: a
  * kernel called `close` or `kernels` hides the method; <close> works all the same.
@@ -134,9 +137,9 @@ static void push_defines(lua_State *L, int index) {
   lua_remove(L, names);
 }
 
-/* Pushes source and options for the compiler from arguments 2 and 3. */
-static void push_input(lua_State *L) {
-  static const char *const known[] = {"options", "defines", NULL};
+/* Puts source and options for the compiler in the place of arguments 2 and 3. */
+static void read_input(lua_State *L) {
+  static const char *const known[] = {"options", "defines", "heap", NULL};
   lua_settop(L, 3);
   const char *options = "", *source = check_text(L, 2, "source");
   lua_pushliteral(L, "");
@@ -162,6 +165,53 @@ static void push_input(lua_State *L) {
   lua_replace(L, 4);
   lua_replace(L, 3);
   lua_remove(L, 2);
+}
+
+/* ---- malloc in kernels ------------------------------------------------------------------------ */
+
+typedef enum heap_mode { HEAP_NONE, HEAP, HEAP_SITES } heap_mode;
+
+/* Option `heap`. Whether sites are passed follows the heap's setting at this time. */
+static heap_mode read_heap(lua_State *L, cla_device *d) {
+  if (lua_type(L, 3) != LUA_TTABLE || !cla_lua_fieldbool(L, 3, "heap", false)) return HEAP_NONE;
+  cla_heap *h = NULL;
+  if (cla_device_heap(d, &h)) cla_lua_raise(L);
+  return cla_heap_sites(h) ? HEAP_SITES : HEAP;
+}
+
+static int rewritten_gc(lua_State *L) {
+  cla_heap_rewritten *r = lua_touserdata(L, 1);
+  cla_heap_rewritten_free(r);
+  *r = (cla_heap_rewritten){0};
+  return 0;
+}
+
+/* Pushes room for what belongs to the core, and is given back when Lua raises. */
+static cla_heap_rewritten *push_rewritten(lua_State *L) {
+  cla_heap_rewritten *r = lua_newuserdatauv(L, sizeof *r, 0);
+  *r = (cla_heap_rewritten){0};
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, rewritten_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  return r;
+}
+
+/* Stack: device, source, options, ... The source with the heap in it takes the place of the source. */
+static void rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
+  cla_heap_rewritten *r = push_rewritten(L);
+  const int box = lua_gettop(L);
+  if (cla_heap_rewrite(lua_tostring(L, 2), mode == HEAP_SITES ? CLA_HEAP_WITH_SITES : 0, r))
+    luaL_error(L, "program: %s", cla_last_error());
+  if (r->needs_library) {
+    lua_pushfstring(L, "%s\n#line 1\n%s", cla_heap_source(), r->text);
+    lua_replace(L, 2);
+    lua_pushfstring(L, "%s%s", lua_tostring(L, 3), cla_heap_build_options(d));
+    lua_replace(L, 3);
+  }
+  lua_pushcfunction(L, rewritten_gc);
+  lua_insert(L, box);
+  lua_call(L, 1, 0);
 }
 
 /* ---- Building -------------------------------------------------------------------------------- */
@@ -263,9 +313,9 @@ static int build(lua_State *L, cla_device *d, const char *source, const char *op
 }
 
 /* Stack: device, source, options. Pushes the cache and the key, on top the open program there is, or nil. */
-static void look_up(lua_State *L, const cla_device *d) {
+static void look_up(lua_State *L, const cla_device *d, heap_mode mode) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &cache_key) != LUA_TTABLE) luaL_error(L, "program: the state is closed");
-  lua_pushfstring(L, "%p\n%s\n%s", (const void *)d, lua_tostring(L, 3), lua_tostring(L, 2));
+  lua_pushfstring(L, "%p\n%d\n%s\n%s", (const void *)d, (int)mode, lua_tostring(L, 3), lua_tostring(L, 2));
   lua_pushvalue(L, -1);
   lua_rawget(L, -3);
   const lua_program *p = lua_touserdata(L, -1);
@@ -276,10 +326,12 @@ static void look_up(lua_State *L, const cla_device *d) {
 
 int cla_lua_device_program(lua_State *L) {
   cla_device *d = cla_lua_checkdevice(L, 1)->device;
-  push_input(L);
-  look_up(L, d);
+  const heap_mode mode = read_heap(L, d);
+  read_input(L);
+  look_up(L, d, mode);
   if (!lua_isnil(L, -1)) return 1;
   lua_pop(L, 1);
+  if (mode) rewrite(L, d, mode);
   const int n = build(L, d, lua_tostring(L, 2), lua_tostring(L, 3));
   if (n != 1) return n;
   for (int i = 0; i < 2; i++) {

@@ -117,6 +117,13 @@ static bool is_opaque(const type_words *t) {
   return strncmp(t->word[0], "image", 5) == 0 ? strstr(t->word[0], "_t") != NULL : is_among(t->word[0], names);
 }
 
+/* CLA_HEAP as heap.cl has it; the simulated device does not expand macros. */
+static bool is_heap(const type_words *t) {
+  for (size_t i = 0; i < t->nwords; i++)
+    if (strcmp(t->word[i], "cla_heap_word") == 0 || strcmp(t->word[i], "CLA_HEAP") == 0) return true;
+  return false;
+}
+
 /* ---- From the driver ---------------------------------------------------------------------------- */
 
 typedef struct raw_arg {
@@ -135,6 +142,7 @@ static void describe(lua_State *L, const raw_arg *raw, const char *type_name, cl
   a->kind = CLA_ARG_BYTES;
   a->lanes = 1;
   if ((raw->qualifiers & CL_KERNEL_ARG_TYPE_PIPE) || is_opaque(&t)) a->kind = CLA_ARG_UNSUPPORTED;
+  else if (is_heap(&t)) a->kind = CLA_ARG_HEAP;
   else if (is_pointer) a->kind = is_local ? CLA_ARG_LOCAL : CLA_ARG_BUFFER;
   else if (integer) cla_lua_findtype(integer, a);
   else if (t.nwords == 1) cla_lua_findtype(t.word[0], a);
@@ -148,7 +156,7 @@ static void describe(lua_State *L, const raw_arg *raw, const char *type_name, cl
   }
   luaL_pushresult(&b);
   const char *base = lua_tostring(L, -1);
-  const bool shows_pointer = a->kind == CLA_ARG_BUFFER || a->kind == CLA_ARG_LOCAL;
+  const bool shows_pointer = a->kind == CLA_ARG_BUFFER || a->kind == CLA_ARG_LOCAL || a->kind == CLA_ARG_HEAP;
   a->type = shows_pointer ? lua_pushfstring(L, "%s*", base) : lua_pushfstring(L, "%s", base);
   a->qualifier =
       lua_pushfstring(L, "%s%s%s%s",

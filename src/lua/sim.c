@@ -17,7 +17,7 @@ int cla_lua_simulate(lua_State *L) {
                               .accepts_oversize = cla_lua_fieldbool(L, 1, "accepts_oversize", false),
                               .refuse_above = cla_lua_fieldsize(L, 1, "refuse_above", 0),
                               .ordered_subs = cla_lua_fieldbool(L, 1, "ordered_subs", false)};
-  lua_device *object = cla_lua_new(L, sizeof *object, CLA_LUA_DEVICE, 1);
+  lua_device *object = cla_lua_new(L, sizeof *object, CLA_LUA_DEVICE, CLA_LUA_DEVICE_VALUES);
   object->share = cla_lua_share(L, NULL);
   cla_status status = cla_simulate(&sim, &object->share->device);
   if (status) return cla_lua_fail(L, status);

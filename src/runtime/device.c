@@ -146,6 +146,7 @@ cla_status cla_device_count(size_t *out) {
 /* ---- Life ---- */
 
 static void device_free(cla_device *d) {
+  if (d->heap) d->heap_closer(d->heap);
   if (d->host) d->host_closer(d->host);
   if (d->pool) d->pool_closer(d->pool);
   cla__stream_end_own(d->stream);

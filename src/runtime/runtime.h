@@ -83,6 +83,8 @@ struct cla_device {
   void (*pool_closer)(cla_pool *); /* how to let go of it: pools live above this layer */
   cla_host *host;                  /* the default pinned cache, likewise */
   void (*host_closer)(cla_host *);
+  cla_heap *heap; /* what kernels allocate from, likewise */
+  void (*heap_closer)(cla_heap *);
 };
 
 /* cla_current, but for device d's sake when it is not NULL: a guard counts only if it is d's, else d's default

@@ -1,0 +1,149 @@
+--- What is written in Lua of `dev.heap`: reports of what is live, peaks of a run, the map.
+--
+--     heap (limit 8.0 MiB, 6.2 KiB in 100 blocks)
+--       +...............................................................
+--       ...............................................................#
+--     # taken  + partly  . free; 64.0 KiB a character
+--
+-- @module clalloc.heap
+
+local trace = require "clalloc.trace"
+
+local WIDTH, ROWS = 64, 16
+local LEGEND = "# taken  + partly  . free; %s a character"
+
+-- ---- Leaks ---------------------------------------------------------------------------------------------------
+
+local function place_of(group)
+  if group.kernel then return ("%s, line %d"):format(group.kernel, group.line or 0) end
+  return group.line and ("line %d"):format(group.line) or ("of %s each"):format(trace.human(group.size))
+end
+
+local report = {}
+
+function report.__tostring(groups)
+  if #groups == 0 then return "nothing is live" end
+  local lines = {}
+  for i, group in ipairs(groups) do
+    lines[i] = ("%10s in %6d block%s  %s, first reference %d"):format(
+      trace.human(group.bytes), group.blocks, group.blocks == 1 and " " or "s", place_of(group), group.ref)
+  end
+  return table.concat(lines, "\n")
+end
+
+-- Blocks of one place; without sites, of one size.
+local function group_of(groups, block)
+  local has_site = block.kernel or block.line
+  local key = has_site and ("%s:%s"):format(block.kernel, block.line) or block.size
+  local group = groups[key]
+  if not group then
+    group = {
+      blocks = 0, bytes = 0, ref = block.ref, kernel = block.kernel, line = block.line,
+      size = not has_site and block.size or nil,
+    }
+    groups[key] = group
+  end
+  return group
+end
+
+-- The most bytes first; equal ones in the order of the heap.
+local function before(a, b)
+  if a.bytes ~= b.bytes then return a.bytes > b.bytes end
+  return a.ref < b.ref
+end
+
+local function leaks(heap)
+  local groups, list = {}, setmetatable({}, report)
+  for _, block in ipairs(heap:blocks()) do
+    local group = group_of(groups, block)
+    group.blocks, group.bytes = group.blocks + 1, group.bytes + block.size
+  end
+  for _, group in pairs(groups) do list[#list + 1] = group end
+  table.sort(list, before)
+  return list
+end
+
+-- ---- Peaks ---------------------------------------------------------------------------------------------------
+
+local measured = {} -- heaps whose peak is being followed, by this Lua state
+
+-- Stops following the peak also when the function raises.
+local function end_measuring(heap, ok, ...)
+  for i, other in ipairs(measured) do
+    if rawequal(other, heap) then table.remove(measured, i) end
+  end
+  local stats = heap:stats()
+  heap:reset_peaks()
+  if not ok then error((...), 0) end
+  return stats.peak, stats.peak_live
+end
+
+local function measure(heap, f, ...)
+  if type(f) ~= "function" then error(("measure: function expected, got %s"):format(type(f)), 2) end
+  for _, other in ipairs(measured) do
+    if other == heap then error("measure: the heap is being measured already", 2) end
+  end
+  heap:reset_peaks(true)
+  measured[#measured + 1] = heap
+  return end_measuring(heap, pcall(f, ...))
+end
+
+-- ---- The map -------------------------------------------------------------------------------------------------
+
+local function check_count(name, value, otherwise)
+  if value == nil then return otherwise end
+  local n = math.type(value) and math.tointeger(value)
+  if not n or n < 1 then
+    error(("draw: %s: expected an integer of at least 1, got %s"):format(name, tostring(value)), 3)
+  end
+  return n
+end
+
+-- Live bytes in each cell of `step` bytes.
+local function fill_cells(blocks, step)
+  local cells = {}
+  for _, block in ipairs(blocks) do
+    local at, last = block.offset, block.offset + block.size
+    while at < last do
+      local cell = at // step
+      local stop = math.min(last, (cell + 1) * step)
+      cells[cell] = (cells[cell] or 0) + stop - at
+      at = stop
+    end
+  end
+  return cells
+end
+
+local function mark(live, step)
+  if not live then return "." end
+  return live == step and "#" or "+"
+end
+
+local function drawer(describe)
+  return function(heap, width, rows)
+    width, rows = check_count("width", width, WIDTH), check_count("rows", rows, ROWS)
+    local lines, limit = { describe(heap) }, heap.limit
+    if limit == 0 or heap:stats().reserved == 0 then return lines[1] end
+    local step = math.max(512, (limit + width * rows - 1) // (width * rows))
+    local cells, line = fill_cells(heap:blocks(), step), {}
+    local last = (limit + step - 1) // step - 1
+    for cell = 0, last do
+      line[#line + 1] = mark(cells[cell], math.min(step, limit - cell * step))
+      if #line == width or cell == last then
+        lines[#lines + 1] = "  " .. table.concat(line)
+        line = {}
+      end
+    end
+    lines[#lines + 1] = LEGEND:format(trace.human(step))
+    return table.concat(lines, "\n")
+  end
+end
+
+--- Adds the methods to the type of heaps.
+-- @tparam table heap what `cl.debug.types()` gives for it
+local function install(heap)
+  heap.names.leaks, heap.names.measure = leaks, measure
+  heap.names.draw = drawer(heap.meta.__tostring)
+end
+
+return install
