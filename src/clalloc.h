@@ -416,7 +416,7 @@ CLA_API cla_status cla_device_heap(cla_device *, cla_heap **out); /* borrowed: i
 /* What has to stand before the text of a program whose kernels take a heap: OpenCL C, also installed as clalloc_heap.cl. A
  * kernel has a parameter `CLA_HEAP heap` and calls cla_malloc(heap, nbytes), cla_free(heap, pointer) and their like. */
 CLA_API const char *cla_heap_source(void);
-CLA_API const char *cla_heap_build_options(const cla_device *); /* to add to the program's: " -D ..." or "" */
+CLA_API const char *cla_heap_build_options(const cla_device *); /* to add to the program's: " -..." or "" */
 
 /* The three settings below are fixed from the first use by a kernel or by cla_heap_alloc until cla_heap_reset: CLA_E_BUSY.
  *

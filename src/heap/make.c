@@ -46,7 +46,7 @@ const char *cla_heap_build_options(const cla_device *d) {
   cl_uint major = 0;
   if (!d || !strstr(d->info.platform, "NVIDIA")) return "";
   if (cla__get_device_info(d->driver, d->id, COMPUTE_CAPABILITY_MAJOR_NV, sizeof major, &major, NULL)) major = 0;
-  return major < LEAST_MAJOR ? " -D CLA_HEAP_SCALAR" : "";
+  return major < LEAST_MAJOR ? " -D CLA_HEAP_SCALAR" : " -cl-nv-maxrregcount=64"; /* see heap_layout.h */
 }
 
 /* ---- First contents ----------------------------------------------------------------------------- */

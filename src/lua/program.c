@@ -206,7 +206,9 @@ static void rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
   if (r->needs_library) {
     lua_pushfstring(L, "%s\n#line 1\n%s", cla_heap_source(), r->text);
     lua_replace(L, 2);
-    lua_pushfstring(L, "%s%s", lua_tostring(L, 3), cla_heap_build_options(d));
+    const char *options = lua_tostring(L, 3);
+    const bool limits_registers = strstr(options, "-cl-nv-maxrregcount") != NULL; /* the script knows better */
+    lua_pushfstring(L, "%s%s", options, limits_registers ? "" : cla_heap_build_options(d));
     lua_replace(L, 3);
   }
   lua_pushcfunction(L, rewritten_gc);
