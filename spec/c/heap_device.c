@@ -2,6 +2,12 @@
  * interval compared with the others'; afterwards all metadata are recounted. */
 #include "heap_world.h"
 
+#ifndef OPTIONS /* see heap_crowds.c */
+#define OPTIONS "-cl-std=CL1.2"
+#define CHOSEN  NULL
+#define NAME    "heap_device"
+#endif
+
 /* clang-format off */
 static const char KERNELS[] = SOURCE(
   static uint dice(uint x) {
@@ -573,6 +579,7 @@ static void test_no_heap(void) {
 }
 
 int main(int argc, char **argv) {
+  const char *chosen = argc > 1 ? argv[1] : CHOSEN; /* names of tests */
   static const struct {
     const char *name;
     void (*test)(void);
@@ -589,7 +596,7 @@ int main(int argc, char **argv) {
                {"sites", test_sites},
                {"no_heap", test_no_heap},
                {"rounds", test_rounds}};
-  if (!world_open(&w, KERNELS, "-cl-std=CL1.2")) {
+  if (!world_open(&w, KERNELS, OPTIONS)) {
     puts("no OpenCL device");
     return 77;
   }
@@ -602,19 +609,19 @@ int main(int argc, char **argv) {
   words = world_buffer(&w, 4096);
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     struct timespec a, b;
-    if (argc > 1 && !strstr(argv[1], tests[i].name)) continue;
+    if (chosen && !strstr(chosen, tests[i].name)) continue;
     clock_gettime(CLOCK_MONOTONIC, &a);
     tests[i].test();
     clock_gettime(CLOCK_MONOTONIC, &b);
     printf("%s: %.2f s\n", tests[i].name, (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9);
     fflush(stdout);
   }
-  if (argc < 2) test_capacity(8 << 20);
+  if (!chosen) test_capacity(8 << 20);
   for (int i = 0; i < SLOTS; i++) OK(clReleaseMemObject(held[i]));
   OK(clReleaseMemObject(answer));
   OK(clReleaseMemObject(offsets));
   OK(clReleaseMemObject(sizes));
   OK(clReleaseMemObject(words));
   world_close(&w);
-  return check_done("heap_device");
+  return check_done(NAME);
 }

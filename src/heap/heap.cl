@@ -64,7 +64,8 @@ enum { /* bounds of retries: reached only when other items win every time, and t
        CLA__PAGE_TRIES = 64,
        CLA__FRESH_TRIES = 4096,
        CLA__RUN_TRIES = 256,
-       CLA__EARLIER_TRIES = 4 /* so often the shard's earlier pages are looked at before the bitmaps */
+       CLA__CROWD_TRIES = 48, /* so often an item of a crowd leaves the search for a page to another */
+  CLA__EARLIER_TRIES = 4 /* so often the shard's earlier pages are looked at before the bitmaps */
 };
 
 /* ---- items that act together ---- */
@@ -633,23 +634,49 @@ static inline cla__words cla__hint(CLA_HEAP heap, cla__class c, uint need, uint 
   return heap + c.hints + ((slot & mask) << 2);
 }
 
-/* Another page for the hint, which holds `page`; false: there is none. is_borrowed: the page is in no hint, and its
- * bit was cleared. */
-static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, uint seed, bool is_early, uint *page,
-                                  bool *is_borrowed) {
+#if defined(CLA__WARP) || defined(CLA_HEAP_TEST_CROWDS)
+enum { CLA__POLLS = 64 }; /* reads of a hint, some tens of microseconds */
+#define CLA__SOUGHT (CLA_HEAP_NONE - 1u) /* in a hint: an item is looking for its next page */
+
+/* In a small heap a crowd that looks for pages takes so many at once that they end up all over it, each with a few blocks. So
+ * one item looks, and the others give it a moment, no more: true: look; false: *page may be of use now. */
+static inline bool cla__is_seeker(CLA_HEAP heap, cla__class c, cla__words hint, uint attempt, uint *page) {
+  const cla__words dry = heap + CLA_HEAP_DRY + c.code - 1u;
+  if (attempt >= CLA__CROWD_TRIES || cla__fixed(heap, CLA_HEAP_WINDOW) >= 16u || *dry == 2u) return true;
   const uint was = *page;
+  if (was != CLA__SOUGHT) {
+    *page = atomic_cmpxchg(hint, was, CLA__SOUGHT);
+    if (*page != was) return false;
+    *page = CLA__SOUGHT;
+    return true;
+  }
+  for (uint i = 0; i < CLA__POLLS && *page == CLA__SOUGHT; i++) *page = *hint;
+  return *page == CLA__SOUGHT;
+}
+#else
+#define cla__is_seeker(heap, c, hint, attempt, page) true
+#endif
+
+/* Another page for the hint, which holds `page`; false: there is none. is_borrowed: the page is in no hint, and its bit
+ * was cleared. */
+static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, uint slot, uint attempt, uint *page,
+                                  bool *is_borrowed) {
+  const uint was = *page, seed = cla__mix(slot) + attempt * 0x85EBCA77u;
+  if (!cla__is_seeker(heap, c, hint, attempt, page)) return true;
+  const uint there = *page; /* what the hint holds now: the page, or that a next one is sought */
   const bool is_page = was < cla__fixed(heap, CLA_HEAP_NPAGES);
   uint source = CLA__WITH_ROOM, place = 1u + seed % 3u, next = CLA_HEAP_NONE;
-  if (is_page && is_early) next = cla__earlier_page(heap, c, hint, was, &place);
+  if (is_page && attempt < CLA__EARLIER_TRIES) next = cla__earlier_page(heap, c, hint, was, &place);
   if (next == CLA_HEAP_NONE) next = cla__new_page(heap, c, seed, &source);
-  if (next == CLA_HEAP_NONE) return false;
-  const uint seen = atomic_cmpxchg(hint, was, next);
+  if (next == CLA_HEAP_NONE) {
+    if (there != was && atomic_cmpxchg(hint, there, was) != there && is_page) cla__retire(heap, c, was);
+    return false;
+  }
+  const uint seen = atomic_cmpxchg(hint, there, next);
+  if (is_page && (seen == there || there != was)) cla__retire(heap, c, was);
   *page = next;
-  if (seen == was) {
-    if (is_page) {
-      cla__retire(heap, c, was);
-      hint[place] = was;
-    }
+  if (seen == there) {
+    if (is_page) hint[place] = was;
   } else if (source == CLA__FRESH) { /* another item was faster: its page will do */
     cla__advertise(heap, next, CLA_HEAP_FREE_BIT | CLA_HEAP_ROOM_BIT);
     *page = seen;
@@ -671,11 +698,9 @@ static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, ui
       is_over = true;
     } else {
       const uint latest = *hint;
-      const bool is_early = attempt < CLA__EARLIER_TRIES;
       is_borrowed = false;
       if (latest != page) page = latest;
-      else
-        is_over = !cla__next_page(heap, c, hint, cla__mix(slot) + attempt * 0x85EBCA77u, is_early, &page, &is_borrowed);
+      else is_over = !cla__next_page(heap, c, hint, slot, attempt, &page, &is_borrowed);
     }
   }
   if (claim.page == CLA_HEAP_NONE) return claim;
