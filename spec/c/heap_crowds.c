@@ -4,4 +4,4 @@
 #define CHOSEN  "stories two_ends churn mixed_fill crowded_runs"
 #define NAME    "heap_crowds"
 
-#include "heap_device.c"
+#include "heap_device.c" /* NOLINT(bugprone-suspicious-include): one program, built in two ways */
