@@ -115,18 +115,24 @@ cla_status cla_pool_set_limit(cla_pool *p, size_t limit) {
 
 /* ---- Snapshot ---- */
 
+/* An active block without a generation is on its way to a stream: nobody has it yet. */
+static cla_block_state state_of(const cla_block *b) {
+  if (b->state == CLA_ACTIVE && b->generation) return CLA_BLOCK_ACTIVE;
+  return b->state == CLA_HELD ? CLA_BLOCK_HELD : CLA_BLOCK_FREE;
+}
+
 static cla_block_info info_of(const cla_block *b) {
-  return (cla_block_info){.segment = b->segment->number,
+  const cla_segment *g = b->segment;
+  const cla_block_state state = state_of(b);
+  return (cla_block_info){.segment = g->number,
                           .address = cla__block_address(b),
                           .offset = b->offset,
                           .size = b->size,
-                          .requested = b->requested,
-                          .state = b->state == CLA_ACTIVE ? CLA_BLOCK_ACTIVE
-                                   : b->state == CLA_HELD ? CLA_BLOCK_HELD
-                                                          : CLA_BLOCK_FREE,
+                          .requested = state == CLA_BLOCK_FREE ? 0 : b->requested,
+                          .state = state,
                           .stream = b->owner->stream ? b->owner->stream->id : 0,
-                          .segment_size = b->segment->size,
-                          .segment_address = (void *)b->segment->range.base}; /* NOLINT: never read through */
+                          .segment_size = g->size,
+                          .segment_address = (void *)g->range.base}; /* NOLINT: never read through */
 }
 
 cla_status cla__pool_copy_blocks(cla_pool *p, cla_block_info **out, size_t *count) {
