@@ -15,7 +15,14 @@ local MARKS = { active = "#", held = "~", free = "." }
 -- What a range shows that holds parts of both.
 local MIXED = { ["#~"] = "+", ["~#"] = "+", ["#."] = "+", [".#"] = "+", [".~"] = "~", ["~."] = "~" }
 
-local function check_count(name, value, otherwise)
+local draw = {}
+
+--- The optional width or number of rows of a map. Raises at the caller of the method that draws.
+-- @tparam string name
+-- @param value
+-- @tparam integer otherwise
+-- @treturn integer
+function draw.check_count(name, value, otherwise)
   if value == nil then return otherwise end
   local n = math.type(value) and math.tointeger(value)
   if not n or n < 1 then
@@ -56,9 +63,9 @@ end
 -- @tparam function describe
 -- @tparam function snapshot
 -- @treturn function `draw(pool [, width [, rows]])`
-local function drawer(describe, snapshot)
+function draw.drawer(describe, snapshot)
   return function(pool, width, rows)
-    width, rows = check_count("width", width, WIDTH), check_count("rows", rows, ROWS)
+    width, rows = draw.check_count("width", width, WIDTH), draw.check_count("rows", rows, ROWS)
     local segments = snapshot(pool)
     local lines = { describe(pool) }
     if #segments == 0 then return lines[1] end
@@ -77,4 +84,4 @@ local function drawer(describe, snapshot)
   end
 end
 
-return drawer
+return draw

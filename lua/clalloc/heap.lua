@@ -7,6 +7,7 @@
 --
 -- @module clalloc.heap
 
+local draw = require "clalloc.draw"
 local trace = require "clalloc.trace"
 
 local WIDTH, ROWS = 64, 16
@@ -90,15 +91,6 @@ end
 
 -- ---- The map -------------------------------------------------------------------------------------------------
 
-local function check_count(name, value, otherwise)
-  if value == nil then return otherwise end
-  local n = math.type(value) and math.tointeger(value)
-  if not n or n < 1 then
-    error(("draw: %s: expected an integer of at least 1, got %s"):format(name, tostring(value)), 3)
-  end
-  return n
-end
-
 -- Live bytes in each cell of `step` bytes.
 local function fill_cells(blocks, step)
   local cells = {}
@@ -121,7 +113,7 @@ end
 
 local function drawer(describe)
   return function(heap, width, rows)
-    width, rows = check_count("width", width, WIDTH), check_count("rows", rows, ROWS)
+    width, rows = draw.check_count("width", width, WIDTH), draw.check_count("rows", rows, ROWS)
     local lines, limit = { describe(heap) }, heap.limit
     if limit == 0 or heap:stats().reserved == 0 then return lines[1] end
     local step = math.max(512, (limit + width * rows - 1) // (width * rows))

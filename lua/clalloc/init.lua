@@ -32,7 +32,7 @@ end
 function cl.help(...) require "clalloc.help".show(...) end
 
 local types = cl.debug.types()
-types.pool.names.draw = require "clalloc.draw"(types.pool.meta.__tostring, types.pool.names.snapshot)
+types.pool.names.draw = require "clalloc.draw".drawer(types.pool.meta.__tostring, types.pool.names.snapshot)
 require "clalloc.heap"(types.heap)
 types.pool.names.trace = require "clalloc.trace.pool"(cl.pool_trace)
 cl.pool_trace = nil

@@ -21,7 +21,7 @@ static lua_buffer *check_buffer(lua_State *L, int arg) {
   return b;
 }
 
-/* After the options have been read: a metamethod of their table may have closed either end. */
+/* After the options have been read: that may collect garbage, and a finalizer may have closed either end. */
 static void check_ends(lua_State *L, const transfer *t) {
   cla_lua_checkhostbuffer(L, t->host_arg);
   check_buffer(L, t->buffer_arg);
