@@ -163,15 +163,11 @@ static inline void heap_fill(heap *h) {
   world *w = h->w;
   const cla__heap_plan *plan = &h->plan;
   const size_t nfree = plan->level0 + plan->level1;
-  uint32_t control[CLA_HEAP_CONTROL_WORDS], *free_words = malloc(4 * (nfree + 1)), tail[1024];
+  uint32_t control[CLA_HEAP_CONTROL_WORDS], *free_words = malloc(4 * (nfree + 1));
   world_fill(w, h->memory, 0, 0, plan->metadata_bytes);
   world_fill(w, h->memory, 0xffffffffu, plan->hints_begin, plan->hints_end - plan->hints_begin);
   cla__heap_free_words(plan, free_words);
   if (nfree > 0) world_write(w, h->memory, 4 * (size_t)plan->free_map, 4 * nfree, free_words);
-  if (plan->npages > 0) {
-    cla__heap_tail_words(plan, tail);
-    world_write(w, h->memory, 4 * ((size_t)plan->pages + plan->npages_padded - 1024), sizeof tail, tail);
-  }
   cla__heap_control(plan, control);
   world_write(w, h->memory, 0, sizeof control, control);
   free(free_words);
@@ -179,15 +175,15 @@ static inline void heap_fill(heap *h) {
 
 static inline void heap_reset(heap *h) {
   world *w = h->w, settling = *w;
-  uint32_t shift16;
+  uint32_t payload16;
   heap_fill(h);
   settling.program = world_build(w, "", cla__heap_settle_text, "");
   launch l = launch_of(&settling, "cla__heap_settle");
   give_mem(&l, h->memory);
   run(&l, 1, 0);
   OK(clReleaseProgram(settling.program));
-  world_read(w, h->memory, 4 * CLA_HEAP_SHIFT16, 4, &shift16);
-  h->payload = h->plan.payload_offset + UINT64_C(16) * shift16;
+  world_read(w, h->memory, 4 * CLA_HEAP_PAYLOAD16, 4, &payload16);
+  h->payload = UINT64_C(16) * payload16;
 }
 
 static const uint32_t canary = 0xca9a24u;
@@ -219,10 +215,10 @@ static inline uint64_t heap_count(heap *h, uint32_t at) {
 }
 
 /* A sum over the counter shards. */
-static inline uint64_t heap_calls(const cla__heap_plan *plan, const uint32_t *meta, uint32_t which) {
+static inline uint64_t heap_calls(const uint32_t *meta, uint32_t which) {
   uint64_t sum = 0;
-  for (uint32_t i = 0; i < plan->nshards; i++) {
-    const uint32_t *shard = meta + plan->shards + i * CLA_HEAP_SHARD_WORDS + which;
+  for (uint32_t i = 0; i < CLA_HEAP_SHARDS; i++) {
+    const uint32_t *shard = meta + CLA_HEAP_SHARDS_AT + i * CLA_HEAP_SHARD_WORDS + which;
     sum += shard[0] | (uint64_t)shard[1] << 32;
   }
   return sum;
@@ -243,7 +239,7 @@ static inline bool in_hint(const cla__heap_plan *plan, const uint32_t *meta, uin
 
 /* Faults of one page that is no run. */
 static inline int audit_page(const cla__heap_plan *plan, const uint32_t *meta, uint32_t p) {
-  const uint32_t word = meta[plan->pages + cla__page_word(p)], code = cla__page_code(word), used = word & CLA_HEAP_USED;
+  const uint32_t word = meta[cla__page_word(p)], code = cla__page_code(word), used = word & CLA_HEAP_USED;
   const uint32_t *bits = meta + plan->block_map + ((size_t)p << (plan->page_shift - 9));
   const uint32_t *rooms = meta + plan->room_maps, *free_map = meta + plan->free_map,
                  nbits = 1u << (plan->page_shift - 4);
@@ -275,7 +271,7 @@ static inline bool heap_audit(heap *h, cla__heap_tally *tally) {
   world_read(h->w, h->memory, plan->total_bytes, sizeof behind, behind);
   for (int i = 0; i < 1024; i++) faults += behind[i] != canary;
   for (uint32_t p = 0; p < plan->npages; p++) {
-    const uint32_t word = meta[plan->pages + cla__page_word(p)], code = cla__page_code(word);
+    const uint32_t word = meta[cla__page_word(p)], code = cla__page_code(word);
     if (code < CLA_HEAP_TAKEN) {
       const int found = audit_page(plan, meta, p);
       if (found && faults < 5) fprintf(stderr, "page %u of %u: word %08x, %d faults\n", p, plan->npages, word, found);
@@ -289,16 +285,12 @@ static inline bool heap_audit(heap *h, cla__heap_tally *tally) {
       faults++;
       continue;
     }
-    for (uint32_t i = 1; i < length; i++)
-      faults += cla__page_code(meta[plan->pages + cla__page_word(p + i)]) != CLA_HEAP_BODY;
+    for (uint32_t i = 1; i < length; i++) faults += cla__page_code(meta[cla__page_word(p + i)]) != CLA_HEAP_BODY;
     p += length - 1;
   }
-  for (uint32_t p = plan->npages; p < plan->npages_padded; p++)
-    faults += meta[plan->pages + cla__page_word(p)] != (uint32_t)CLA_HEAP_BODY << CLA_HEAP_CODE_SHIFT;
-  cla__heap_tally_make(plan, meta + plan->pages, tally);
+  cla__heap_tally_make(plan, meta, tally);
   if (plan->flags & CLA_HEAP_COUNT)
-    faults += heap_calls(plan, meta, CLA_HEAP_SHARD_MALLOCS) - heap_calls(plan, meta, CLA_HEAP_SHARD_FREES) !=
-              tally->live_blocks;
+    faults += heap_calls(meta, CLA_HEAP_SHARD_MALLOCS) - heap_calls(meta, CLA_HEAP_SHARD_FREES) != tally->live_blocks;
   if (plan->flags & CLA_HEAP_PEAK) faults += UINT64_C(16) * meta[CLA_HEAP_USED16] != tally->used_bytes;
   free(meta);
   if (faults) fprintf(stderr, "audit: %d faults\n", faults);

@@ -64,8 +64,9 @@ enum { /* bounds of retries: reached only when other items win every time, and t
        CLA__PAGE_TRIES = 64,
        CLA__FRESH_TRIES = 4096,
        CLA__RUN_TRIES = 256,
-       CLA__CROWD_TRIES = 48, /* so often an item of a crowd leaves the search for a page to another */
-  CLA__EARLIER_TRIES = 4 /* so often the shard's earlier pages are looked at before the bitmaps */
+       CLA__CROWD_TRIES = 256, /* so often an item of a crowd leaves the search for a page to another */
+       CLA__EARLIER_TRIES = 4, /* so often the shard's earlier pages are looked at before the bitmaps */
+       CLA__LEAST_HINTS = 64   /* a class's hints, for any kind of crowd */
 };
 
 /* ---- items that act together ---- */
@@ -250,32 +251,53 @@ static inline uint cla__fixed_at(CLA_HEAP heap, uint at) { return heap[at]; }
 #endif
 
 typedef struct {
-  uint code; /* in the page word */
   uint size, capacity, reciprocal, bitwords, hints, hint_mask, last_bits;
+  uint code; /* in the page word */
 } cla__class;
+
+#if defined(CLA__WARP)
+static inline cla__class cla__class_from(uint4 a, uint4 b) {
+  const cla__class c = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  return c;
+}
+#else
+static inline cla__class cla__class_at(CLA_HEAP heap, uint at) {
+  const CLA_HEAP w = heap + at;
+  const cla__class c = {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]};
+  return c;
+}
+#endif
 
 static inline cla__class cla__class_of_code(CLA_HEAP heap, uint code) {
   const uint at = CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS;
-  const uint4 a = cla__fixed4(heap, at), b = cla__fixed4(heap, at + 4u);
-  const cla__class c = {code, a.x, a.y, a.z, a.w, b.x, b.y, b.z};
-  return c;
+#if defined(CLA__WARP)
+  return cla__class_from(cla__fixed4(heap, at), cla__fixed4(heap, at + 4u));
+#else
+  return cla__class_at(heap, at);
+#endif
 }
 
-/* Code of the least class that holds nbytes, from 1 to half a page. */
-static inline uint cla__code_for(CLA_HEAP heap, uint nbytes) {
-  const uint grains = (nbytes + 15u) >> 4, rest = grains - 1u, octave = 31u - clz(rest | 1u);
+/* The least class that holds nbytes, from 1 to half a page: its bucket's, or that of the next. */
+static inline cla__class cla__class_for(CLA_HEAP heap, uint nbytes) {
+  const uint rest = ((nbytes + 15u) >> 4) - 1u, octave = 31u - clz(rest | 1u);
   const uint bucket = rest < 4u ? rest : 4u * (octave - 1u) + ((rest >> (octave - 2u)) & 3u);
-  const uint entry = cla__fixed_at(heap, CLA_HEAP_BUCKET + bucket);
-  return (entry >> 16) + (grains > (entry & 0xffffu) ? 2u : 1u);
+  const uint at = CLA_HEAP_BUCKETS + bucket * CLA_HEAP_CLASS_WORDS;
+#if defined(CLA__WARP) /* both are on their way at once */
+  const uint4 a = cla__fixed4(heap, at), b = cla__fixed4(heap, at + 4u), c = cla__fixed4(heap, at + 8u),
+              d = cla__fixed4(heap, at + 12u);
+  const bool is_next = nbytes > a.x;
+  return cla__class_from(is_next ? c : a, is_next ? d : b);
+#else
+  return cla__class_at(heap, at + (nbytes > heap[at] ? (uint)CLA_HEAP_CLASS_WORDS : 0u));
+#endif
 }
 
 static inline __global char *cla__payload(CLA_HEAP heap) {
-  return (__global char *)heap + ((ulong)cla__fixed(heap, CLA_HEAP_PAYLOAD4K) << 12) +
-         ((ulong)cla__fixed(heap, CLA_HEAP_SHIFT16) << 4);
+  return (__global char *)heap + ((ulong)cla__fixed(heap, CLA_HEAP_PAYLOAD16) << 4);
 }
 
 static inline cla__words cla__page(CLA_HEAP heap, uint page) {
-  return heap + cla__fixed(heap, CLA_HEAP_PAGES) + cla__page_word(page);
+  return heap + cla__page_word(page);
 }
 
 static inline cla__words cla__block_words(CLA_HEAP heap, uint page) {
@@ -300,22 +322,24 @@ static inline void cla__count(cla__words count, uint n) {
   if (before + n < before) atomic_inc(count + 1);
 }
 
-static inline void cla__count_calls(CLA_HEAP heap, uint which, uint n, uint slot) {
-  if ((cla__fixed(heap, CLA_HEAP_FLAGS) & CLA_HEAP_COUNT) == 0u) return;
-  const uint shard = slot & cla__fixed(heap, CLA_HEAP_SHARD_MASK);
-  cla__count(heap + cla__fixed(heap, CLA_HEAP_SHARDS) + shard * CLA_HEAP_SHARD_WORDS + which, n);
-}
-
 static inline void cla__raise(cla__words most, uint value) {
   if (*most < value) atomic_max(most, value);
 }
 
-static inline void cla__count_bytes(CLA_HEAP heap, ulong nbytes, bool is_malloc) {
-  if ((cla__fixed(heap, CLA_HEAP_FLAGS) & CLA_HEAP_PEAK) == 0u) return;
-  const uint grains = (uint)(nbytes >> 4);
-  cla__words used = heap + CLA_HEAP_USED16;
-  if (is_malloc) cla__raise(heap + CLA_HEAP_PEAK16, atomic_add(used, grains) + grains);
-  else atomic_sub(used, grains);
+/* n blocks of nbytes together were allocated or freed (`which`, a counter of a shard). */
+static inline void cla__count_blocks(CLA_HEAP heap, uint which, uint n, ulong nbytes, uint slot) {
+  const uint flags = cla__fixed(heap, CLA_HEAP_FLAGS);
+  if (flags == 0u) return;
+  if ((flags & CLA_HEAP_COUNT) != 0u) {
+    const uint shard = slot & (CLA_HEAP_SHARDS - 1u);
+    cla__count(heap + CLA_HEAP_SHARDS_AT + shard * CLA_HEAP_SHARD_WORDS + which, n);
+  }
+  if ((flags & CLA_HEAP_PEAK) != 0u) {
+    const uint grains = (uint)(nbytes >> 4);
+    cla__words used = heap + CLA_HEAP_USED16;
+    if (which == CLA_HEAP_SHARD_MALLOCS) cla__raise(heap + CLA_HEAP_PEAK16, atomic_add(used, grains) + grains);
+    else atomic_sub(used, grains);
+  }
 }
 
 static inline void cla__count_pages(CLA_HEAP heap, uint added, uint removed) {
@@ -415,18 +439,20 @@ static void cla__advertise(CLA_HEAP heap, uint page, uint flags) {
 
 /* ---- reserving slots ---- */
 
-/* Gives n reserved slots of a page, whose word is `at`, back. */
-static inline void cla__unreserve(CLA_HEAP heap, uint page, cla__words at, uint n) {
-  const uint word = atomic_sub(at, n), code = cla__page_code(word);
-  const uint before = word & CLA_HEAP_USED, after = before - n;
-  uint flags = 0;
-  if (cla__is_slab(code)) {
-    const uint capacity =
-        cla__fixed_at(heap, CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS + CLA_HEAP_CLASS_CAPACITY);
-    if (before >= capacity && after < capacity) flags = CLA_HEAP_ROOM_BIT;
-  }
-  if (after == 0u && code < CLA_HEAP_TAKEN) flags |= CLA_HEAP_FREE_BIT;
+/* n slots of the page were given back, of a class with that capacity; `word`: before. */
+static inline void cla__gave_slots(CLA_HEAP heap, uint page, uint word, uint n, uint capacity) {
+  const uint before = word & CLA_HEAP_USED, has_room = before >= capacity && before - n < capacity ? CLA_HEAP_ROOM_BIT : 0u;
+  const uint flags = (before == n ? CLA_HEAP_FREE_BIT : 0u) | has_room;
   if ((flags & ~word) != 0u) cla__advertise(heap, page, flags & ~word);
+}
+
+/* Gives n reserved slots back of a page whose class the caller does not pin. */
+static void cla__unreserve(CLA_HEAP heap, uint page, uint n) {
+  const uint word = atomic_sub(cla__page(heap, page), n), code = cla__page_code(word);
+  uint capacity = CLA_HEAP_NONE;
+  if (cla__is_slab(code))
+    capacity = cla__fixed_at(heap, CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS + CLA_HEAP_CLASS_CAPACITY);
+  if (code < CLA_HEAP_TAKEN) cla__gave_slots(heap, page, word, n, capacity);
 }
 
 /* Takes a page that is in a hint out of its class's room bitmap again, lest a second hint gets it: the bit, then the
@@ -517,16 +543,17 @@ static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
 /* The page words themselves, from the top: an empty page or one with room. is_moving: there are pages that may yet
  * be given back. */
 static uint cla__scan_pages(CLA_HEAP heap, cla__class c, bool *is_moving) {
-  const volatile __global uint4 *four = (const volatile __global uint4 *)(heap + cla__fixed(heap, CLA_HEAP_PAGES));
   uint found = CLA_HEAP_NONE;
   *is_moving = false;
-  for (uint i = cla__fixed(heap, CLA_HEAP_NPAGES_PADDED) >> 2; i > 0u && found == CLA_HEAP_NONE; i--) {
-    const uint4 words = four[i - 1u];
-    for (uint j = 0; j < 4u; j++) {
-      const uint word = j == 0u ? words.x : j == 1u ? words.y : j == 2u ? words.z : words.w;
-      if (cla__is_empty(word) || cla__has_room(word, c.code, c.capacity)) found = cla__page_word((i - 1u) * 4u + j);
-      if (cla__plain(cla__page_code(word)) == CLA_HEAP_TAKEN) *is_moving = true;
+  for (uint page = cla__fixed(heap, CLA_HEAP_NPAGES); page > 0u && found == CLA_HEAP_NONE;) {
+    uint words[8]; /* several reads on their way at once */
+    const uint n = min(page, 8u);
+    for (uint j = 0; j < 8u; j++) words[j] = *cla__page(heap, page - 1u - min(j, n - 1u));
+    for (uint j = 0; j < 8u; j++) {
+      if (cla__is_empty(words[j]) || cla__has_room(words[j], c.code, c.capacity)) found = page - 1u - min(j, n - 1u);
+      if (cla__plain(cla__page_code(words[j])) == CLA_HEAP_TAKEN) *is_moving = true;
     }
+    page -= n;
   }
   return found;
 }
@@ -605,14 +632,14 @@ typedef struct {
 } cla__claim;
 
 static inline bool cla__try_reserve(CLA_HEAP heap, cla__class c, uint page, uint need, cla__claim *claim) {
-  cla__words at = cla__page(heap, page);
-  const uint word = atomic_add(at, CLA_HEAP_TICKET + need);
+  if (page >= cla__fixed(heap, CLA_HEAP_NPAGES)) return false; /* no page in the hint */
+  const uint word = atomic_add(cla__page(heap, page), CLA_HEAP_TICKET + need);
   if (!cla__has_room(word, c.code, c.capacity)) {
-    cla__unreserve(heap, page, at, need);
+    cla__unreserve(heap, page, need);
     return false;
   }
   const uint granted = min(need, c.capacity - (word & CLA_HEAP_USED));
-  if (granted < need) cla__unreserve(heap, page, at, need - granted);
+  if (granted < need) cla__unreserve(heap, page, need - granted);
   claim->page = page, claim->granted = granted, claim->word = word;
   return true;
 }
@@ -629,20 +656,21 @@ static inline cla__words cla__hint(CLA_HEAP heap, cla__class c, uint need, uint 
   uint mask = c.hint_mask;
 #if defined(CLA__WARP) /* the fewer slots a warp wants of a page, the more warps can share it */
   const uint shift = need > 1u ? clz(need - 1u) - 27u : 5u;
-  mask = mask >> shift | (mask & (cla__fixed(heap, CLA_HEAP_LEAST_HINTS) - 1u));
+  mask = mask >> shift | (mask & (CLA__LEAST_HINTS - 1u));
 #endif
   return heap + c.hints + ((slot & mask) << 2);
 }
 
 #if defined(CLA__WARP) || defined(CLA_HEAP_TEST_CROWDS)
-enum { CLA__POLLS = 64 }; /* reads of a hint, some tens of microseconds */
+enum { CLA__POLLS = 256 }; /* reads of a hint, a tenth of a millisecond or two */
 #define CLA__SOUGHT (CLA_HEAP_NONE - 1u) /* in a hint: an item is looking for its next page */
 
-/* In a small heap a crowd that looks for pages takes so many at once that they end up all over it, each with a few blocks. So
- * one item looks, and the others give it a moment, no more: true: look; false: *page may be of use now. */
+/* A crowd that looks for pages gets into its own way in the bitmaps, and ends up all over the heap with a few blocks a page.
+ * So one item looks, and the others give it a moment, no more: true: look; false: *page may be of use now. (On an H200
+ * 100,000 first blocks of 64 bytes take 16 us instead of 50, and a heap of 8 MiB can be filled.) */
 static inline bool cla__is_seeker(CLA_HEAP heap, cla__class c, cla__words hint, uint attempt, uint *page) {
   const cla__words dry = heap + CLA_HEAP_DRY + c.code - 1u;
-  if (attempt >= CLA__CROWD_TRIES || cla__fixed(heap, CLA_HEAP_WINDOW) >= 16u || *dry == 2u) return true;
+  if (attempt >= CLA__CROWD_TRIES || *dry == 2u) return true;
   const uint was = *page;
   if (was != CLA__SOUGHT) {
     *page = atomic_cmpxchg(hint, was, CLA__SOUGHT);
@@ -650,7 +678,8 @@ static inline bool cla__is_seeker(CLA_HEAP heap, cla__class c, cla__words hint, 
     *page = CLA__SOUGHT;
     return true;
   }
-  for (uint i = 0; i < CLA__POLLS && *page == CLA__SOUGHT; i++) *page = *hint;
+  const uint polls = CLA__POLLS + cla__mix(cla__slot()) % CLA__POLLS; /* not all lose patience at once */
+  for (uint i = 0; i < polls && *page == CLA__SOUGHT; i++) *page = *hint;
   return *page == CLA__SOUGHT;
 }
 #else
@@ -690,18 +719,14 @@ static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, 
 static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slot) {
   cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
   cla__words hint = cla__hint(heap, c, need, slot);
-  uint page = *hint;
-  bool is_borrowed = false, is_over = false;
-  for (uint attempt = 0; attempt < CLA__RESERVE_TRIES && !is_over; attempt++) {
-    const bool is_page = page < cla__fixed(heap, CLA_HEAP_NPAGES);
-    if (is_page && cla__try_reserve(heap, c, page, need, &claim)) {
-      is_over = true;
-    } else {
-      const uint latest = *hint;
-      is_borrowed = false;
-      if (latest != page) page = latest;
-      else is_over = !cla__next_page(heap, c, hint, slot, attempt, &page, &is_borrowed);
-    }
+  uint page = *hint, attempt = 0;
+  bool is_borrowed = false;
+  while (!cla__try_reserve(heap, c, page, need, &claim) && attempt < CLA__RESERVE_TRIES) {
+    const uint latest = *hint;
+    is_borrowed = false;
+    if (latest != page) page = latest;
+    else if (!cla__next_page(heap, c, hint, slot, attempt, &page, &is_borrowed)) attempt = CLA__RESERVE_TRIES, page = CLA_HEAP_NONE;
+    attempt++;
   }
   if (claim.page == CLA_HEAP_NONE) return claim;
   const uint word = claim.word;
@@ -758,12 +783,17 @@ static inline uint cla__take_slots(cla__class c, cla__team team, cla__claim clai
 
 #else
 
+/* A slot of those in a word of the bitmap; NONE: there is none left, or another item took it. */
+static inline uint cla__take_slot(cla__class c, cla__words bits, uint word) {
+  const uint empty = cla__valid_bits(c, word) & ~bits[word], bit = empty & -empty;
+  return empty != 0u && (atomic_or(bits + word, bit) & bit) == 0u ? word * 32u + cla__lowest_bit(bit) : CLA_HEAP_NONE;
+}
+
 static inline uint cla__take_slots(cla__class c, cla__team team, cla__claim claim, cla__words bits, uint slot) {
-  uint word = (claim.word & CLA_HEAP_USED) >> 5, mine = CLA_HEAP_NONE;
+  uint word = (claim.word & CLA_HEAP_USED) >> 5, mine = cla__take_slot(c, bits, word);
   while (mine == CLA_HEAP_NONE) {
-    const uint empty = cla__valid_bits(c, word) & ~bits[word], bit = empty & -empty;
-    if (empty != 0u && (atomic_or(bits + word, bit) & bit) == 0u) mine = word * 32u + cla__lowest_bit(bit);
-    if ((empty & ~bit) == 0u) word = word + 1u >= c.bitwords ? 0u : word + 1u;
+    word = word + 1u >= c.bitwords ? 0u : word + 1u;
+    mine = cla__take_slot(c, bits, word);
   }
   return mine;
 }
@@ -775,7 +805,7 @@ static inline void cla__set_site(CLA_HEAP heap, ulong offset, uint site) {
 }
 
 static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint site) {
-  const cla__class c = cla__class_of_code(heap, cla__code_for(heap, (uint)nbytes));
+  const cla__class c = cla__class_for(heap, (uint)nbytes);
   const uint slot = cla__slot();
   __global void *block = 0;
   bool is_over = false;
@@ -797,10 +827,8 @@ static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint 
         block = cla__payload(heap) + offset;
         is_over = true;
       }
-      if (team.lane == team.leader) {
-        cla__count_calls(heap, CLA_HEAP_SHARD_MALLOCS, claim.granted, slot);
-        cla__count_bytes(heap, (ulong)claim.granted * c.size, true);
-      }
+      if (team.lane == team.leader)
+        cla__count_blocks(heap, CLA_HEAP_SHARD_MALLOCS, claim.granted, (ulong)claim.granted * c.size, slot);
     }
   }
   return block;
@@ -943,7 +971,8 @@ static __global void *cla__malloc_run(CLA_HEAP heap, ulong nbytes, ulong align_b
     const uint npages = (uint)((nbytes + (1ul << shift) - 1ul) >> shift), align = max((uint)(align_bytes >> shift), 1u);
     const uint phase = (uint)((0ul - (ulong)cla__payload(heap)) >> shift) & (align - 1u);
     start = cla__find_run(heap, npages, align, phase);
-    if (start != CLA_HEAP_NONE) cla__count_bytes(heap, (ulong)npages << shift, true);
+    if (start != CLA_HEAP_NONE)
+      cla__count_blocks(heap, CLA_HEAP_SHARD_MALLOCS, 1u, (ulong)npages << shift, cla__slot());
   }
   if (start == CLA_HEAP_NONE) {
     cla__count_failure(heap, nbytes, 1u);
@@ -951,7 +980,6 @@ static __global void *cla__malloc_run(CLA_HEAP heap, ulong nbytes, ulong align_b
   }
   const ulong offset = (ulong)start << shift;
   cla__set_site(heap, offset, site);
-  cla__count_calls(heap, CLA_HEAP_SHARD_MALLOCS, 1u, cla__slot());
   return cla__payload(heap) + offset;
 }
 
@@ -971,9 +999,8 @@ static inline uint cla__free_slot(CLA_HEAP heap, __global void *p, uint page, ui
     before = atomic_and(map + word, ~bits);
     const uint n = popcount(before & bits);
     if (n > 0u) {
-      cla__unreserve(heap, page, at, n);
-      cla__count_calls(heap, CLA_HEAP_SHARD_FREES, n, cla__slot());
-      cla__count_bytes(heap, (ulong)n * c.size, false);
+      cla__gave_slots(heap, page, atomic_sub(at, n), n, c.capacity);
+      cla__count_blocks(heap, CLA_HEAP_SHARD_FREES, n, (ulong)n * c.size, cla__slot());
     }
   }
   before = cla__from(team, before, team.leader);
@@ -989,8 +1016,7 @@ static uint cla__free_run(CLA_HEAP heap, __global void *p, uint page, uint withi
   const uint npages = atomic_xchg(cla__block_words(heap, page), 0u); /* whoever gets the length frees the run */
   if (npages == 0u) return cla__bad_free(heap, p, CLA_HEAP_DOUBLE);
   cla__count_pages(heap, 0u, npages);
-  cla__count_bytes(heap, (ulong)npages << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT), false);
-  cla__count_calls(heap, CLA_HEAP_SHARD_FREES, 1u, cla__slot());
+  cla__count_blocks(heap, CLA_HEAP_SHARD_FREES, 1u, (ulong)npages << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT), cla__slot());
   for (uint i = npages; i > 0u; i--) { /* the head last */
     const uint other = page + i - 1u, was = i == 1u ? CLA_HEAP_HEAD : CLA_HEAP_BODY;
     const uint before = atomic_add(cla__page(heap, other), CLA_HEAP_FREE_BIT - (was << CLA_HEAP_CODE_SHIFT));

@@ -87,7 +87,7 @@ void cla__heap_end_service(cla_heap *h); /* sealed */
 /* A copy of the heap's words before its payload, those that were asked for; the others are 0. */
 typedef struct cla_heap_image {
   cla__heap_plan plan; /* its flags are those of now */
-  uint32_t shift16;
+  uint32_t payload16;
   bool counts;     /* whether mallocs and frees are counted */
   uint32_t *words; /* the caller frees it; NULL: the heap is not made */
 } cla_heap_image;
@@ -108,7 +108,7 @@ void cla__heap_read_stats(const cla_heap_image *image, cla_heap_stats *out); /* 
 bool cla__heap_block_at(const cla_heap_image *image, uint64_t at, uint64_t *start, uint64_t *size);
 
 static inline uint32_t cla__heap_page(const cla_heap_image *image, uint32_t p) {
-  return image->words[image->plan.pages + cla__page_word(p)];
+  return image->words[cla__page_word(p)];
 }
 /* A page's part of the block bitmap, and where it stands in words. */
 static inline uint64_t cla__heap_bits_at(const cla__heap_plan *plan, uint32_t p) {

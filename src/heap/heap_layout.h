@@ -3,7 +3,7 @@
  *
  * One buffer holds everything, all word offsets count 32-bit words from its start:
  *
- *   control | counter shards | hints[class][shard] | page words | free bitmap | room bitmap[class] | block bitmap | sites
+ *   control | counter shards | page words | hints[class][shard] | free bitmap | room bitmap[class] | block bitmap | sites
  *   | payload
  *
  * The payload is `npages` pages of 2^page_shift bytes. A page is FREE, a SLAB of one class (equal slots), or part of a
@@ -19,8 +19,8 @@
  * Block bitmap: 2^(page_shift - 9) words a page, a bit a slot, set while the block is live; of a HEAD page, word 0 holds
  * the run's length in pages. At quiescence: used == bits set, for every slab; every page that is FREE or an empty slab is
  * in the free bitmap; every slab that is neither full nor empty is in its room bitmap or in a hint. (Both levels of a
- * bitmap: a set bit of level 1 says that the word of level 0 may be non-zero.) The page words are stored transposed, see
- * cla__page_word().
+ * bitmap: a set bit of level 1 says that the word of level 0 may be non-zero.) Each page word has 128 bytes to itself,
+ * see cla__page_word().
  *
  * Limits. The payload is the limit rounded up to whole pages: malloc(limit) always succeeds on an empty heap, and the
  * effective limit is plan.payload_bytes. A limit of 0 has no pages: every malloc gives null. Pages are small in small
@@ -30,14 +30,13 @@
  *   1. fill [0, plan.metadata_bytes) with 0
  *   2. fill [plan.hints_begin, plan.hints_end) with 0xff bytes
  *   3. write cla__heap_free_words() at 4 * plan.free_map: plan.level0 + plan.level1 words
- *   4. write cla__heap_tail_words() at 4 * (plan.pages + plan.npages_padded - 1024): 1024 words (npages > 0)
- *   5. write cla__heap_control() at 0: CLA_HEAP_CONTROL_WORDS words
- *   6. run `cla__heap_settle` (heap_settle.cl after this text) with one item: it finds where the payload starts, so that
+ *   4. write cla__heap_control() at 0: CLA_HEAP_CONTROL_WORDS words
+ *   5. run `cla__heap_settle` (heap_settle.cl after this text) with one item: it finds where the payload starts, so that
  *      the pointers (not only the offsets) of pages are aligned to a page. Left out, all works but aligned_alloc beyond
  *      the buffer's own alignment.
  * reset() is the same again. Byte `ref` of the payload (ref from 0) is at
- *   plan.payload_offset + 16 * control[CLA_HEAP_SHIFT16] + ref
- * of the buffer, the control word read back after step 6.
+ *   16 * control[CLA_HEAP_PAYLOAD16] + ref
+ * of the buffer, the control word read back after step 5.
  *
  * What the host reads back after the queue finished: the control words, the counter shards (sum them), the page words.
  * Live blocks, used bytes and the largest free run follow from the page words alone and are exact (cla__heap_tally()).
@@ -84,28 +83,22 @@ enum {
 
 enum {
   CLA_HEAP_PAGE_SHIFT,
-  CLA_HEAP_PAGES, /* word offsets: the page words */
-  CLA_HEAP_BLOCK_MAP,
   CLA_HEAP_NPAGES,
+  CLA_HEAP_BLOCK_MAP, /* word offset */
 
-  CLA_HEAP_PAYLOAD4K, /* payload offset / 4096 */
-  CLA_HEAP_SHIFT16,   /* payload's further shift / 16, see step 6 */
-  CLA_HEAP_FLAGS,     /* CLA_HEAP_COUNT | CLA_HEAP_PEAK */
-  CLA_HEAP_SITES,     /* 0: no sites kept; else a word for each 16 bytes of payload, at the block's start */
+  CLA_HEAP_PAYLOAD16, /* where the payload starts / 16: plan.payload_offset, and what step 5 adds */
+
+  CLA_HEAP_FLAGS, /* CLA_HEAP_COUNT | CLA_HEAP_PEAK */
+  CLA_HEAP_SITES, /* 0: no sites kept; else a word for each 16 bytes of payload, at the block's start */
+  CLA_HEAP_NCLASSES,
+  CLA_HEAP_REF_SHIFT, /* 0, or 4 above 4 GiB: what cla_ref() divides by */
 
   CLA_HEAP_FREE_MAP,
   CLA_HEAP_ROOM_MAPS, /* class k's at + k * (level0 + level1) */
   CLA_HEAP_LEVEL0,    /* words of a bitmap's level 0, a multiple of 4 */
   CLA_HEAP_LEVEL1,    /* and of its level 1, right after it */
 
-  CLA_HEAP_SHARDS,      /* word offset of the counter shards */
-  CLA_HEAP_SHARD_MASK,  /* their number - 1 */
-  CLA_HEAP_LEAST_HINTS, /* hint masks are not narrowed below it */
-  CLA_HEAP_WINDOW,      /* words of level 0 among which fresh pages are picked */
-
-  CLA_HEAP_NPAGES_PADDED, /* a multiple of 1024; words beyond npages have code BODY */
-  CLA_HEAP_NCLASSES,
-  CLA_HEAP_REF_SHIFT, /* 0, or 4 above 4 GiB: what cla_ref() divides by */
+  CLA_HEAP_WINDOW, /* words of level 0 among which fresh pages are picked */
   CLA_HEAP_MAGIC_WORD
 };
 
@@ -135,8 +128,8 @@ enum {
   CLA_HEAP_TOKENS = 208,  /* counts dry tokens */
   CLA_HEAP_DRY = 224,     /* a word a class: 0, a token << 2 | 1 (being looked into), or 2: no room anywhere */
   CLA_HEAP_CLASS = 320,   /* CLA_HEAP_CLASS_WORDS words a class */
-  CLA_HEAP_BUCKET = 832,  /* a word a quarter octave of sizes: least class << 16 | its size in grains */
-  CLA_HEAP_CONTROL_WORDS = 1024
+  CLA_HEAP_BUCKETS = 800, /* for each quarter octave of sizes, its class again, or the next, if it has none */
+  CLA_HEAP_CONTROL_WORDS = 1312
 };
 
 enum { /* a record: the pointer is given as it was passed, and as offset into the payload */
@@ -161,17 +154,27 @@ enum { /* a class's words */
        CLA_HEAP_CLASS_HINTS,      /* word offset of the hints: 4 words a shard: current page, three earlier ones */
        CLA_HEAP_CLASS_HINT_MASK,  /* shards - 1 */
        CLA_HEAP_CLASS_LAST_BITS,  /* the slots that the last of the bit words stands for */
+       CLA_HEAP_CLASS_CODE,       /* in the page word */
        CLA_HEAP_CLASS_WORDS = 8
 };
 
-enum { /* a counter shard, 16 words; used frees and mallocs are 64-bit */
+enum { /* a counter shard, 16 words; mallocs and frees are 64-bit */
        CLA_HEAP_SHARD_MALLOCS = 0,
        CLA_HEAP_SHARD_FREES = 2,
-       CLA_HEAP_SHARD_WORDS = 16
+       CLA_HEAP_SHARD_WORDS = 16,
+       CLA_HEAP_SHARDS = 256
 };
 
-/* Where page p's word stands: consecutive pages lie 128 bytes apart, so that neighbours do not share a cache line. */
-static inline unsigned cla__page_word(unsigned p) { return (p & ~1023u) | (p & 31u) << 5 | (p >> 5 & 31u); }
+/* Word offsets of what comes first. */
+enum {
+  CLA_HEAP_SHARDS_AT = CLA_HEAP_CONTROL_WORDS,
+  CLA_HEAP_PAGES_AT = CLA_HEAP_SHARDS_AT + CLA_HEAP_SHARDS * CLA_HEAP_SHARD_WORDS
+};
+
+/* Where page p's word stands. It has a cache line to itself (two of a CPU's): pages are different items' business, and
+ * a GPU's second-level cache does one atomic operation a line at a time (on an H200 a million frees in random order take
+ * a third of the time that they take with eight page words a line). */
+static inline unsigned cla__page_word(unsigned p) { return CLA_HEAP_PAGES_AT + (p << 5); }
 
 static inline unsigned cla__page_code(unsigned word) { return word >> CLA_HEAP_CODE_SHIFT & CLA_HEAP_CODE_MASK; }
 
@@ -188,9 +191,9 @@ typedef struct cla__heap_plan {
   uint64_t payload_offset, metadata_bytes,
       total_bytes;                 /* payload_offset == metadata_bytes; total has room for the shift */
   uint64_t hints_begin, hints_end; /* bytes */
-  uint32_t npages, page_shift, nclasses, level0, level1, npages_padded;
-  uint32_t shards, nshards, pages, free_map, room_maps, block_map, sites; /* word offsets, as in the control words */
-  uint32_t window, least_hints, ref_shift, flags;
+  uint32_t npages, page_shift, nclasses, level0, level1;
+  uint32_t free_map, room_maps, block_map, sites; /* word offsets, as in the control words */
+  uint32_t window, ref_shift, flags;
   uint32_t size[CLA_HEAP_CLASSES_MAX], capacity[CLA_HEAP_CLASSES_MAX];
   uint32_t hints[CLA_HEAP_CLASSES_MAX], nhints[CLA_HEAP_CLASSES_MAX];
 } cla__heap_plan;
@@ -271,15 +274,12 @@ static inline bool cla__heap_plan_make(uint64_t limit_bytes, const cla__heap_dev
   if (limit_bytes > UINT64_C(1) << 40) return false;
   plan->npages = (uint32_t)((limit_bytes + (UINT64_C(1) << plan->page_shift) - 1) >> plan->page_shift);
   plan->payload_bytes = (uint64_t)plan->npages << plan->page_shift;
-  plan->npages_padded = (plan->npages + 1023) & ~1023u;
   plan->level0 = ((plan->npages + 31) / 32 + 3) & ~3u;
   plan->level1 = ((plan->level0 + 31) / 32 + 3) & ~3u;
   plan->ref_shift = plan->payload_bytes > UINT64_C(0xffffffff) ? 4 : 0;
   cla__heap_plan_classes(plan);
 
-  plan->shards = CLA_HEAP_CONTROL_WORDS;
-  plan->nshards = device->is_gpu ? 256 : 64;
-  uint64_t at = plan->shards + plan->nshards * CLA_HEAP_SHARD_WORDS;
+  uint64_t at = cla__page_word(plan->npages);
   plan->hints_begin = 4 * at;
   for (uint32_t k = 0; k < plan->nclasses; k++) {
     plan->hints[k] = (uint32_t)at;
@@ -288,7 +288,6 @@ static inline bool cla__heap_plan_make(uint64_t limit_bytes, const cla__heap_dev
   }
   plan->hints_end = 4 * at;
   at = (at + 31) & ~UINT64_C(31);
-  plan->pages = (uint32_t)at, at += plan->npages_padded;
   plan->free_map = (uint32_t)at, at += plan->level0 + plan->level1;
   plan->room_maps = (uint32_t)at, at += (uint64_t)plan->nclasses * (plan->level0 + plan->level1);
   at = (at + 31) & ~UINT64_C(31);
@@ -300,7 +299,6 @@ static inline bool cla__heap_plan_make(uint64_t limit_bytes, const cla__heap_dev
 
   const uint32_t window = plan->level0 / (device->is_gpu && !cla__heap_is_small(plan) ? 8 : 32);
   plan->window = window < 1 ? 1 : window > 32 ? 32 : window;
-  plan->least_hints = !device->is_gpu ? 1 : plan->npages >= 16384 ? 256 : 64;
   return true;
 }
 
@@ -313,18 +311,13 @@ static inline void cla__heap_control(const cla__heap_plan *plan, uint32_t contro
   control[CLA_HEAP_NCLASSES] = plan->nclasses;
   control[CLA_HEAP_LEVEL0] = plan->level0;
   control[CLA_HEAP_LEVEL1] = plan->level1;
-  control[CLA_HEAP_PAGES] = plan->pages;
-  control[CLA_HEAP_NPAGES_PADDED] = plan->npages_padded;
   control[CLA_HEAP_FREE_MAP] = plan->free_map;
   control[CLA_HEAP_ROOM_MAPS] = plan->room_maps;
   control[CLA_HEAP_BLOCK_MAP] = plan->block_map;
   control[CLA_HEAP_SITES] = plan->sites;
-  control[CLA_HEAP_PAYLOAD4K] = (uint32_t)(plan->payload_offset / 4096);
+  control[CLA_HEAP_PAYLOAD16] = (uint32_t)(plan->payload_offset / CLA_HEAP_GRAIN);
   control[CLA_HEAP_FLAGS] = plan->flags;
   control[CLA_HEAP_WINDOW] = plan->window;
-  control[CLA_HEAP_SHARDS] = plan->shards;
-  control[CLA_HEAP_SHARD_MASK] = plan->nshards - 1;
-  control[CLA_HEAP_LEAST_HINTS] = plan->least_hints;
   control[CLA_HEAP_REF_SHIFT] = plan->ref_shift;
   for (uint32_t k = 0; k < plan->nclasses; k++) {
     uint32_t *c = control + CLA_HEAP_CLASS + CLA_HEAP_CLASS_WORDS * k;
@@ -336,11 +329,13 @@ static inline void cla__heap_control(const cla__heap_plan *plan, uint32_t contro
     c[CLA_HEAP_CLASS_HINTS] = plan->hints[k];
     c[CLA_HEAP_CLASS_HINT_MASK] = plan->nhints[k] - 1;
     c[CLA_HEAP_CLASS_LAST_BITS] = 0xffffffffu >> (32 * c[CLA_HEAP_CLASS_BITWORDS] - plan->capacity[k]);
+    c[CLA_HEAP_CLASS_CODE] = k + 1;
   }
   const uint32_t page_grains = 1u << (plan->page_shift - 4);
-  for (uint32_t j = 0, k = 0; cla__heap_bucket_top(j) <= page_grains / 2; j++) {
-    const uint32_t size = cla__heap_bucket_size(page_grains, j); /* sizes up to it: class k, larger ones: class k + 1 */
-    control[CLA_HEAP_BUCKET + j] = size != 0 ? k++ << 16 | size : (k - 1) << 16;
+  for (uint32_t j = 0, k = 0; cla__heap_bucket_top(j) <= page_grains / 2; j++) { /* the last has a class */
+    memcpy(control + CLA_HEAP_BUCKETS + CLA_HEAP_CLASS_WORDS * j, control + CLA_HEAP_CLASS + CLA_HEAP_CLASS_WORDS * k,
+           4 * CLA_HEAP_CLASS_WORDS);
+    k += cla__heap_bucket_size(page_grains, j) != 0;
   }
 }
 
@@ -353,23 +348,13 @@ static inline void cla__heap_free_words(const cla__heap_plan *plan, uint32_t *wo
   }
 }
 
-/* The last 1024 page words of an empty heap (there are none if it has no pages). */
-static inline void cla__heap_tail_words(const cla__heap_plan *plan, uint32_t words[1024]) {
-  const uint32_t first = plan->npages_padded - 1024;
-  for (uint32_t i = 0; i < 1024; i++) {
-    const uint32_t is_page = first + i < plan->npages;
-    words[cla__page_word(i)] = is_page ? CLA_HEAP_FREE_BIT : (uint32_t)CLA_HEAP_BODY << CLA_HEAP_CODE_SHIFT;
-  }
-}
-
-/* What the page words say; exact once the queue has finished. */
-static inline void cla__heap_tally_make(const cla__heap_plan *plan, const uint32_t *page_words,
-                                        cla__heap_tally *tally) {
+/* What the page words say, of a heap's words; exact once the queue has finished. */
+static inline void cla__heap_tally_make(const cla__heap_plan *plan, const uint32_t *words, cla__heap_tally *tally) {
   const uint64_t page = UINT64_C(1) << plan->page_shift;
   uint64_t stretch = 0;
   memset(tally, 0, sizeof *tally);
   for (uint32_t p = 0; p < plan->npages; p++) {
-    const uint32_t word = page_words[cla__page_word(p)], code = cla__page_code(word), used = word & CLA_HEAP_USED;
+    const uint32_t word = words[cla__page_word(p)], code = cla__page_code(word), used = word & CLA_HEAP_USED;
     const bool is_slab = code != CLA_HEAP_FREE && code <= CLA_HEAP_CLASSES_MAX;
     const bool is_free = code == CLA_HEAP_FREE || (is_slab && used == 0);
     stretch = is_free ? stretch + page : 0;
@@ -391,9 +376,11 @@ _Static_assert(CLA_HEAP_TICKETS + CLA_HEAP_FREE_BIT + CLA_HEAP_ROOM_BIT +
                "the page word's fields fill it");
 _Static_assert(CLA_HEAP_CLASSES_MAX + 1 <= CLA_HEAP_TAKEN, "codes of classes lie below the others");
 _Static_assert(CLA_HEAP_DRY + CLA_HEAP_CLASSES_MAX <= CLA_HEAP_CLASS, "the dry words end before the classes");
-_Static_assert(CLA_HEAP_CLASS + CLA_HEAP_CLASSES_MAX * CLA_HEAP_CLASS_WORDS <= CLA_HEAP_BUCKET,
+_Static_assert(CLA_HEAP_CLASS + CLA_HEAP_CLASSES_MAX * CLA_HEAP_CLASS_WORDS <= CLA_HEAP_BUCKETS,
                "the classes before the buckets");
-_Static_assert(CLA_HEAP_BUCKET + 4 * (CLA_HEAP_MOST_SHIFT - 6) <= CLA_HEAP_CONTROL_WORDS, "the buckets before the end");
+_Static_assert(CLA_HEAP_BUCKETS + (4 * (CLA_HEAP_MOST_SHIFT - 6) + 1) * CLA_HEAP_CLASS_WORDS <= CLA_HEAP_CONTROL_WORDS,
+               "the buckets, and what is read behind the last, before the end");
+_Static_assert(CLA_HEAP_PAGES_AT % 32 == 0, "page words begin cache lines");
 _Static_assert((1 << (CLA_HEAP_MOST_SHIFT - 4)) < CLA_HEAP_USED / 2,
                "used holds a full page and as many transient claims");
 #endif

@@ -20,16 +20,14 @@ static cla_status read_part(cla_heap *h, cla_heap_image *image, uint64_t begin, 
 static cla_status read_parts(cla_heap *h, cla_heap_parts parts, cla_heap_image *image) {
   const cla__heap_plan *plan = &image->plan;
   if (parts == CLA_HEAP_EVERYTHING) return read_part(h, image, 0, plan->metadata_bytes);
-  const cla_status status = read_part(h, image, 0, plan->hints_begin);
-  if (status) return status;
-  return read_part(h, image, 4 * (uint64_t)plan->pages, 4 * (uint64_t)plan->npages_padded);
+  return read_part(h, image, 0, plan->hints_begin);
 }
 
 cla_status cla__heap_image_take(cla_heap *h, cla_heap_parts parts, cla_heap_image *out) {
   out->words = NULL;
   out->plan = h->plan;
   out->plan.flags = cla__heap_flags(h, h->is_exact);
-  out->shift16 = (uint32_t)((h->payload_at - h->plan.payload_offset) / 16);
+  out->payload16 = (uint32_t)(h->payload_at / CLA_HEAP_GRAIN);
   out->counts = h->counts;
   if (!h->memory) return CLA_OK;
   out->words = calloc(1, h->plan.metadata_bytes);
@@ -209,8 +207,8 @@ static void read_counts(const cla_heap_image *image, cla_heap_stats *out) {
   if (words[CLA_HEAP_FLAGS] & CLA_HEAP_COUNT) out->peak = (uint64_t)words[CLA_HEAP_PAGES_PEAK] << plan->page_shift;
   if (words[CLA_HEAP_FLAGS] & CLA_HEAP_PEAK) out->peak_live = (uint64_t)words[CLA_HEAP_PEAK16] * CLA_HEAP_GRAIN;
   if (!image->counts) return; /* counted now and then at most */
-  for (uint32_t i = 0; i < plan->nshards; i++) {
-    const uint32_t *shard = words + plan->shards + i * CLA_HEAP_SHARD_WORDS;
+  for (uint32_t i = 0; i < CLA_HEAP_SHARDS; i++) {
+    const uint32_t *shard = words + CLA_HEAP_SHARDS_AT + i * CLA_HEAP_SHARD_WORDS;
     out->mallocs += word64(shard + CLA_HEAP_SHARD_MALLOCS);
     out->frees += word64(shard + CLA_HEAP_SHARD_FREES);
   }
@@ -229,7 +227,7 @@ static uint64_t largest_slot(const cla_heap_image *image) {
 
 void cla__heap_read_stats(const cla_heap_image *image, cla_heap_stats *out) {
   cla__heap_tally tally;
-  cla__heap_tally_make(&image->plan, image->words + image->plan.pages, &tally);
+  cla__heap_tally_make(&image->plan, image->words, &tally);
   out->reserved = image->plan.total_bytes;
   out->used = tally.used_bytes;
   out->live_blocks = tally.live_blocks;
@@ -273,7 +271,7 @@ static cla_status write_peaks(cla_heap *h, bool exact) {
   cla_status status = cla__heap_image_take(h, CLA_HEAP_NOTES, &image);
   if (status) return status;
   cla__heap_tally tally;
-  cla__heap_tally_make(&image.plan, image.words + image.plan.pages, &tally);
+  cla__heap_tally_make(&image.plan, image.words, &tally);
   const uint32_t live = (uint32_t)(tally.used_bytes / CLA_HEAP_GRAIN), pages = pages_in_use(&image);
   const uint32_t flags = cla__heap_flags(h, exact);
   status = put(h, CLA_HEAP_USED16, (uint32_t[]){live, exact ? live : 0}, 2);

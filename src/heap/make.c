@@ -24,7 +24,6 @@ bool cla__heap_plan_for(const cla_heap *h, uint64_t limit, cla__heap_plan *out) 
 void cla__heap_pristine(const cla__heap_plan *plan, uint32_t *words) {
   memset((char *)words + plan->hints_begin, 0xff, plan->hints_end - plan->hints_begin);
   cla__heap_free_words(plan, words + plan->free_map);
-  if (plan->npages) cla__heap_tail_words(plan, words + plan->pages + plan->npages_padded - 1024);
   cla__heap_control(plan, words);
 }
 
@@ -84,10 +83,6 @@ static cla_status initialise(const cla_heap *h, cl_mem memory) {
   if (!status) status = fill(h, memory, 0xffffffffu, plan->hints_begin, plan->hints_end);
   cla__heap_free_words(plan, words);
   if (!status) status = put(h, memory, plan->free_map, words, nfree);
-  if (!status && plan->npages) {
-    cla__heap_tail_words(plan, words);
-    status = put(h, memory, plan->pages + plan->npages_padded - 1024, words, 1024);
-  }
   cla__heap_control(plan, words);
   if (!status) status = put(h, memory, 0, words, CLA_HEAP_CONTROL_WORDS);
   free(words);
@@ -129,15 +124,16 @@ static cla_status settle(cla_heap *h, cl_mem memory) {
   cl_int err = CL_SUCCESS;
   cl_kernel k = cla__create_kernel(driver, program, "cla__heap_settle", &err);
   status = k ? run_settle(h, memory, k) : cla__driver_error(CLA_CALL_create_kernel, err);
-  uint32_t shift = 0;
+  uint32_t payload16 = 0;
   if (!status) {
-    err = cla__enqueue_read(driver, h->device->service->queue, memory, CL_TRUE, 4 * CLA_HEAP_SHIFT16, sizeof shift,
-                            &shift, 0, NULL, NULL);
+    err = cla__enqueue_read(driver, h->device->service->queue, memory, CL_TRUE, 4 * CLA_HEAP_PAYLOAD16,
+                            sizeof payload16, &payload16, 0, NULL, NULL);
     if (err) status = failed(h, CLA_CALL_enqueue_read, err);
   }
   if (k) cla__release_kernel(driver, k);
   cla__release_program(driver, program);
-  h->payload_at = h->plan.payload_offset + 16 * (uint64_t)shift;
+  /* A simulated device reads zeros. */
+  h->payload_at = h->device->info.simulated ? h->plan.payload_offset : CLA_HEAP_GRAIN * (uint64_t)payload16;
   return status;
 }
 
