@@ -8,7 +8,7 @@ every_type.NAMES = {
 }
 
 local SOURCE = "kernel void twice(global int *x) { x[get_global_id(0)] *= 2; }"
--- As if heap.cl stood in front of it; only the name of the type counts.
+-- As if the heap's text stood in front of it; only the name of the type counts.
 local HEAP = [[
 #ifndef CLA_HEAP
 typedef uint cla_heap_word;

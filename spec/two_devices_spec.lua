@@ -240,7 +240,7 @@ local function strangers(get)
 
   it("refuses its heap in a kernel, and has one of its own", function()
     local prog <close> = assert(a:program [[
-      typedef uint cla_heap_word; /* as in heap.cl */
+      typedef uint cla_heap_word; /* as in src/heap/kernels/begin.cl */
       #ifndef CLA_HEAP
       #define CLA_HEAP global cla_heap_word *
       #endif

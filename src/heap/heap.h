@@ -1,6 +1,6 @@
 /* The device heap, from the host: what it is made of, who uses it, what it says.
  *
- * A heap is one buffer of the driver's, laid out by heap_layout.h and worked on by heap.cl in kernels. The host makes it,
+ * A heap is one buffer of the driver's, laid out by heap_layout.h and worked on by the OpenCL C in kernels/. The host makes it,
  * hands it to launches, and looks at it while no kernel is at work.
  *
  * Two ways in. A launch *enters* (cla__heap_enter, cla__heap_leave around the enqueue): any number at a time. Whoever

@@ -1,5 +1,5 @@
-/* The device heap's memory, as host and kernels see it. Valid C11 and valid OpenCL C 1.2: heap.cl is this text followed by
- * its own (the installed clalloc_heap.cl is the two in one file).
+/* The device heap's memory, as host and kernels see it. Valid C11 and valid OpenCL C 1.2: what
+ * programs get (the installed clalloc_heap.cl) is this text followed by that of kernels/.
  *
  * One buffer holds everything, all word offsets count 32-bit words from its start:
  *
@@ -31,7 +31,7 @@
  *   2. fill [plan.hints_begin, plan.hints_end) with 0xff bytes
  *   3. write cla__heap_free_words() at 4 * plan.free_map: plan.level0 + plan.level1 words
  *   4. write cla__heap_control() at 0: CLA_HEAP_CONTROL_WORDS words
- *   5. run `cla__heap_settle` (heap_settle.cl after this text) with one item: it finds where the payload starts, so that
+ *   5. run `cla__heap_settle` (kernels/settle.cl after this text) with one item: it finds where the payload starts, so that
  *      the pointers (not only the offsets) of pages are aligned to a page. Left out, all works but aligned_alloc beyond
  *      the buffer's own alignment.
  * reset() is the same again. Byte `ref` of the payload (ref from 0) is at
@@ -49,7 +49,7 @@
  * Else -cl-nv-maxrregcount=64 pays: left alone, a kernel with malloc takes up to 88 registers, and fewer of its warps fit
  * a multiprocessor (on an H200 churn of 100,000 items takes 1.25 to 1.5 times as long, a million mallocs 1.1 times).
  *
- * Host-side blocks in the same heap: heap_host.cl (after heap.cl) has one-item kernels that allocate and free by
+ * Host-side blocks in the same heap: kernels/host.cl has one-item kernels that allocate and free by
  * offset. */
 #ifndef CLA_HEAP_LAYOUT_H
 #define CLA_HEAP_LAYOUT_H

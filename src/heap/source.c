@@ -1,4 +1,4 @@
-/* The heap in OpenCL C, inside the library: the files of this folder as they stand, one after the other.
+/* The heap in OpenCL C, inside the library: the files of `kernels` as they stand, one after the other, lowest first.
  *
  * The assembler takes them in, found as headers are, from src: no step before compiling, none that a package manager would
  * have to know. */
@@ -9,10 +9,15 @@
 #define TEXT_ENDS         ".byte 0\n"
 
 /* clang-format off */
+#define PROGRAMS_GET \
+  TEXT_OF("heap_layout.h") TEXT_OF("kernels/begin.cl") TEXT_OF("kernels/items.cl") TEXT_OF("kernels/words.cl") \
+  TEXT_OF("kernels/maps.cl") TEXT_OF("kernels/pages.cl") TEXT_OF("kernels/reserve.cl") TEXT_OF("kernels/slots.cl") \
+  TEXT_OF("kernels/runs.cl") TEXT_OF("kernels/free.cl") TEXT_OF("kernels/calls.cl")
+
 __asm__(".pushsection .rodata\n"
-        TEXT_BEGINS(cla__heap_text) TEXT_OF("heap_layout.h") TEXT_OF("heap.cl") TEXT_ENDS
-        TEXT_BEGINS(cla__heap_settle_text) TEXT_OF("heap_layout.h") TEXT_OF("heap_settle.cl") TEXT_ENDS
-        TEXT_BEGINS(cla__heap_service_text) TEXT_OF("heap_layout.h") TEXT_OF("heap.cl") TEXT_OF("heap_host.cl") TEXT_ENDS
+        TEXT_BEGINS(cla__heap_text) PROGRAMS_GET TEXT_ENDS
+        TEXT_BEGINS(cla__heap_settle_text) TEXT_OF("heap_layout.h") TEXT_OF("kernels/settle.cl") TEXT_ENDS
+        TEXT_BEGINS(cla__heap_service_text) PROGRAMS_GET TEXT_OF("kernels/host.cl") TEXT_ENDS
         ".popsection\n");
 /* clang-format on */
 

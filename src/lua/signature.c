@@ -117,7 +117,7 @@ static bool is_opaque(const type_words *t) {
   return strncmp(t->word[0], "image", 5) == 0 ? strstr(t->word[0], "_t") != NULL : is_among(t->word[0], names);
 }
 
-/* CLA_HEAP as heap.cl has it; the simulated device does not expand macros. */
+/* CLA_HEAP as kernels/begin.cl has it; the simulated device does not expand macros. */
 static bool is_heap(const type_words *t) {
   for (size_t i = 0; i < t->nwords; i++)
     if (strcmp(t->word[i], "cla_heap_word") == 0 || strcmp(t->word[i], "CLA_HEAP") == 0) return true;

@@ -1,0 +1,175 @@
+enum { CLA__NO_PAGE, CLA__WITH_ROOM, CLA__FRESH }; /* where a page comes from */
+
+/* A page of the class's room bitmap, its bit cleared; NONE if there is none. */
+static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed) {
+  const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0);
+  cla__words map = cla__room_map(heap, c.code), level1 = map + level0;
+  uint found = CLA_HEAP_NONE;
+  for (uint group = cla__fixed(heap, CLA_HEAP_LEVEL1) >> 2; group > 0u && found == CLA_HEAP_NONE; group--) {
+    const uint4 four = ((volatile __global uint4 *)level1)[group - 1u]; /* the highest first */
+    for (uint turn = (four.x | four.y | four.z | four.w) != 0u ? 0u : 4u; turn < 4u && found == CLA_HEAP_NONE; turn++) {
+      const uint j = ((seed >> 8) + turn) & 3u, at = (group - 1u) * 4u + j;
+      uint above = j == 0u ? four.x : j == 1u ? four.y : j == 2u ? four.z : four.w;
+      while (above != 0u && found == CLA_HEAP_NONE) {
+        const uint b = cla__pick_bit(above, seed), word = at * 32u + b;
+        uint pages = map[word];
+        if (pages == 0u) {
+          above &= level1[at];
+          if ((above >> b & 1u) != 0u) cla__map_tidy(map, level0, word);
+        }
+        while (pages != 0u && found == CLA_HEAP_NONE) {
+          const uint bit = cla__pick_bit(pages, seed >> 5), page = word * 32u + bit;
+          const uint before = cla__map_clear(map, level0, word, 1u << bit);
+          if ((before >> bit & 1u) != 0u &&
+              cla__has_room(atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT), c.code, c.capacity))
+            found = page;
+          pages = before & ~(1u << bit);
+        }
+        above &= ~(1u << b);
+      }
+    }
+  }
+  return found;
+}
+
+/* The highest non-zero word of level 1 and its value; NONE: all are zero. */
+static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value) {
+  uint at = CLA_HEAP_NONE;
+  for (uint group = nwords >> 2; group > 0u && at == CLA_HEAP_NONE; group--) {
+    const uint4 four = ((volatile __global uint4 *)level1)[group - 1u];
+    const uint j = four.w != 0u ? 3u : four.z != 0u ? 2u : four.y != 0u ? 1u : 0u;
+    *value = four.w != 0u ? four.w : four.z != 0u ? four.z : four.y != 0u ? four.y : four.x;
+    if (*value != 0u) at = (group - 1u) * 4u + j;
+  }
+  return at;
+}
+
+/* An empty page from near the top, its bit cleared; NONE if there is none. Items pick at random within a window of
+ * words, for they come in crowds; a small heap's window is narrow, so that its lower part stays whole for runs. */
+static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
+  const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), window = cla__fixed(heap, CLA_HEAP_WINDOW);
+  cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + level0;
+  uint found = CLA_HEAP_NONE, above = 1;
+  for (uint attempt = 0; attempt < CLA__FRESH_TRIES && above != 0u && found == CLA_HEAP_NONE; attempt++) {
+    uint i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above), pages = 0, word = 0;
+    const uint dice = cla__mix(seed + attempt * 0x51ED27u);
+    if (above != 0u) {
+      if (attempt >= 2u && i > 0u && window >= 16u) { /* a crowd: over more words, a wider stretch at each attempt */
+        const uint lower = i - cla__mix(seed ^ attempt) % min(i + 1u, attempt), there = level1[lower];
+        if (there != 0u) above = there, i = lower;
+      }
+      const uint highest = 31u - clz(above);
+      if (highest >= window) above &= CLA_HEAP_NONE << (highest + 1u - window);
+      const uint b = cla__pick_bit(above, dice);
+      word = i * 32u + b;
+      pages = map[word];
+      if (pages == 0u && (level1[i] >> b & 1u) != 0u) cla__map_tidy(map, level0, word);
+    }
+    while (pages != 0u && found == CLA_HEAP_NONE) {
+      const uint bit = cla__pick_bit(pages, dice >> 5), page = word * 32u + bit;
+      const uint before = cla__map_clear(map, level0, word, 1u << bit);
+      if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT)))
+        found = page;
+      pages = before & ~(1u << bit);
+    }
+  }
+  return found;
+}
+
+/* Half of the heap's pages and more are in use (from the top). */
+static inline bool cla__is_scarce(CLA_HEAP heap) {
+  uint above = 0;
+  const uint i = cla__highest_word(heap + cla__fixed(heap, CLA_HEAP_FREE_MAP) + cla__fixed(heap, CLA_HEAP_LEVEL0),
+                                   cla__fixed(heap, CLA_HEAP_LEVEL1), &above);
+  return above == 0u || i * 32u + (31u - clz(above)) < cla__fixed(heap, CLA_HEAP_NPAGES) >> 6;
+}
+
+/* A page with room that one of sixteen other hints holds; NONE if there is none. Where empty pages are few, hints share:
+ * else each class would hold a page a hint, and those that need the pages found none. */
+static uint cla__page_of_others(CLA_HEAP heap, cla__class c, uint seed) {
+  uint found = CLA_HEAP_NONE;
+  for (uint i = 0; i < 16u && i <= c.hint_mask && found == CLA_HEAP_NONE; i += 4u) {
+    uint pages[4], words[4]; /* four reads on their way at once */
+    for (uint j = 0; j < 4u; j++) pages[j] = *(cla__words)(heap + c.hints + (((seed + i + j) & c.hint_mask) << 2));
+    for (uint j = 0; j < 4u; j++)
+      words[j] = pages[j] < cla__fixed(heap, CLA_HEAP_NPAGES) ? *cla__page(heap, pages[j]) : 0u;
+    for (uint j = 0; j < 4u; j++)
+      if (cla__has_room(words[j], c.code, c.capacity)) found = pages[j];
+  }
+  return found;
+}
+
+/* The page words themselves, from the top: an empty page or one with room. is_moving: there are pages that may yet
+ * be given back. */
+static uint cla__scan_pages(CLA_HEAP heap, cla__class c, bool *is_moving) {
+  uint found = CLA_HEAP_NONE;
+  *is_moving = false;
+  for (uint page = cla__fixed(heap, CLA_HEAP_NPAGES); page > 0u && found == CLA_HEAP_NONE;) {
+    uint words[8]; /* several reads on their way at once */
+    const uint n = min(page, 8u);
+    for (uint j = 0; j < 8u; j++) words[j] = *cla__page(heap, page - 1u - min(j, n - 1u));
+    for (uint j = 0; j < 8u; j++) {
+      if (cla__is_empty(words[j]) || cla__has_room(words[j], c.code, c.capacity)) found = page - 1u - min(j, n - 1u);
+      if (cla__plain(cla__page_code(words[j])) == CLA_HEAP_TAKEN) *is_moving = true;
+    }
+    page -= n;
+  }
+  return found;
+}
+
+/* The bitmaps are empty: look at every page word, unless someone did and nothing was given back since. */
+static uint cla__last_page(CLA_HEAP heap, cla__class c, bool *is_moving) {
+  cla__words dry = heap + CLA_HEAP_DRY + c.code - 1u;
+  *is_moving = false;
+  if (*dry == 2u) return CLA_HEAP_NONE;
+  const uint token = atomic_inc(heap + CLA_HEAP_TOKENS) << 2 | 1u;
+  atomic_xchg(dry, token);
+  cla__fence();
+  atomic_xchg(heap + CLA_HEAP_ANY_DRY, 1u);
+  cla__fence();
+  const uint page = cla__scan_pages(heap, c, is_moving);
+  if (page == CLA_HEAP_NONE && !*is_moving) atomic_cmpxchg(dry, token, 2u);
+  return page;
+}
+
+/* Makes an empty page a slab of the class. WITH_ROOM: another item did; NO_PAGE: the page went another way. */
+static uint cla__make_slab(CLA_HEAP heap, cla__class c, uint page) {
+  cla__words at = cla__page(heap, page);
+  uint word = *at;
+  bool is_made = false;
+  while (cla__is_empty(word) && !is_made) {
+    const uint slab = (word & (CLA_HEAP_TICKETS | CLA_HEAP_FREE_BIT)) | c.code << CLA_HEAP_CODE_SHIFT;
+    const uint seen = atomic_cmpxchg(at, word, slab);
+    is_made = seen == word;
+    if (!is_made) word = seen;
+  }
+  if (is_made) {
+    cla__count_pages(heap, cla__page_code(word) == CLA_HEAP_FREE ? 1u : 0u, 0u);
+    return CLA__FRESH;
+  }
+  if (cla__has_room(word, c.code, c.capacity)) return CLA__WITH_ROOM;
+  if (cla__plain(cla__page_code(word)) == CLA_HEAP_FREE)
+    cla__advertise(heap, page, CLA_HEAP_FREE_BIT); /* a stray claim's moment */
+  return CLA__NO_PAGE;
+}
+
+/* A slab of the class that had room when seen; NONE: the heap has no room for the class. */
+static uint cla__new_page(CLA_HEAP heap, cla__class c, uint seed, uint *source) {
+  uint page = CLA_HEAP_NONE;
+  bool is_over = false;
+  for (uint attempt = 0; attempt < CLA__PAGE_TRIES && !is_over; attempt++, seed += 0x9E3779B1u) {
+    bool is_moving = false;
+    *source = CLA__WITH_ROOM;
+    page = cla__take_page_with_room(heap, c, seed);
+    if (page == CLA_HEAP_NONE && cla__is_scarce(heap)) page = cla__page_of_others(heap, c, seed);
+    if (page == CLA_HEAP_NONE) {
+      page = cla__take_empty_page(heap, seed);
+      if (page == CLA_HEAP_NONE) page = cla__last_page(heap, c, &is_moving);
+      *source = page == CLA_HEAP_NONE ? CLA__NO_PAGE : cla__make_slab(heap, c, page);
+    }
+    is_over = *source != CLA__NO_PAGE || (page == CLA_HEAP_NONE && !is_moving);
+    if (*source == CLA__NO_PAGE) page = CLA_HEAP_NONE;
+  }
+  if (page != CLA_HEAP_NONE) cla__undry(heap, c.code);
+  return page;
+}
