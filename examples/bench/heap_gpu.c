@@ -3,7 +3,7 @@
  *   cell HEAP_MIB N SIZE malloc_us free_us churn_us cold_us     (size 0: random sizes from 1 to 8192, sizes in permuted order)
  *
  * One item a block, groups of 256, malloc and free in kernels of their own, best of three after one; churn: ten rounds of malloc,
- * write, free in one kernel, best of two. "count": with counting; "nv": at most 64 registers an item, an option of NVIDIA's compiler.
+ * write, free in one kernel, best of two. A line with FAILED, and status 1, if blocks are missing or overwritten. "count": with counting; "nv": at most 64 registers an item, an option of NVIDIA's compiler.
  *
  *   heap_gpu HEAP_MIB [count,nv] */
 #include "../../spec/c/heap_world.h"
@@ -64,6 +64,7 @@ static const char KERNELS[] = SOURCE(
 
 static world w;
 static cl_mem blocks, bad;
+static int failures;
 
 static double take(heap *h, cl_uint n, cl_uint size) {
   launch l = launch_of(&w, size ? "take" : "take_random");
@@ -94,7 +95,7 @@ static void none_bad(const char *what, cl_uint n, cl_uint size) {
   cl_uint counts[2];
   world_read(&w, bad, 0, sizeof counts, counts);
   if (counts[0] || counts[1])
-    printf("FAILED %s n=%u size=%u: %u nulls, %u overwritten\n", what, n, size, counts[0], counts[1]);
+    failures++, printf("FAILED %s n=%u size=%u: %u nulls, %u overwritten\n", what, n, size, counts[0], counts[1]);
   world_fill(&w, bad, 0, 0, sizeof counts);
 }
 
@@ -173,14 +174,17 @@ int main(int argc, char **argv) {
     cell(&h, 100000, sizes[k], 7919);
     if ((uint64_t)1000000 * sizes[k] <= limit * 8 / 10) cell(&h, 1000000, sizes[k], 7919);
   }
-  if (limit >= UINT64_C(1) << 30) cell(&h, 100000, 0, 1), cell(&h, 100000, 0, 7919), cell(&h, 100000, 8192, 7919);
+  if (limit >= UINT64_C(1) << 30) {
+    cell(&h, 100000, 0, 1), cell(&h, 100000, 0, 7919), cell(&h, 100000, 8192, 7919);
+    cell(&h, limit < UINT64_C(6) << 30 ? 150000 : 1000000, 0, 1); /* half of 8 GiB, six tenths of 1 GiB */
+  }
   cla__heap_tally tally;
   if (!heap_audit(&h, &tally) || tally.live_blocks)
-    printf("FAILED audit: %llu live\n", (unsigned long long)tally.live_blocks);
+    failures++, printf("FAILED audit: %llu live\n", (unsigned long long)tally.live_blocks);
   failing(&h);
   OK(clReleaseMemObject(blocks));
   OK(clReleaseMemObject(bad));
   heap_close(&h);
   world_close(&w);
-  return 0;
+  return failures ? 1 : 0;
 }

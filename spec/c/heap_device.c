@@ -545,6 +545,17 @@ static void test_mixed_fill(void) {
   heap_close(&h);
 }
 
+/* Everyone asks at once, any size: all the classes want pages, and each finds them (64 MiB, six tenths of them asked for). */
+static void test_crowd(void) {
+  const uint64_t limit = (uint64_t)(w.is_slow ? 4 : 64) << 20;
+  const cl_uint n = (cl_uint)(limit / 10 * 6 / 2052), rounds = w.is_slow ? 1 : 4;
+  if (w.is_slow && n > 1500) return;
+  heap h = heap_make(&w, limit);
+  for (cl_uint i = 0; i < rounds; i++) CHECK(round_trip(&h, n, 8, 4096, i, i % 2 ? 64 : 256) == n);
+  CHECK(heap_is_empty(&h));
+  heap_close(&h);
+}
+
 static void test_sites(void) {
   heap h = heap_make_with(&w, 1 << 20, CLA_HEAP_COUNT, true);
   const cl_uint shown[] = {16, 100, 5000};
@@ -593,6 +604,7 @@ int main(int argc, char **argv) {
                {"churn", test_churn},
                {"crowded_runs", test_crowded_runs},
                {"mixed_fill", test_mixed_fill},
+               {"crowd", test_crowd},
                {"sites", test_sites},
                {"no_heap", test_no_heap},
                {"rounds", test_rounds}};

@@ -98,7 +98,8 @@ enum {
   CLA_HEAP_LEVEL0,    /* words of a bitmap's level 0, a multiple of 4 */
   CLA_HEAP_LEVEL1,    /* and of its level 1, right after it */
 
-  CLA_HEAP_WINDOW, /* words of level 0 among which fresh pages are picked */
+  CLA_HEAP_MIXED_MASK, /* of a class's hints, those for crowds that want blocks of many classes */
+  CLA_HEAP_WINDOW,     /* words of level 0 among which fresh pages are picked */
   CLA_HEAP_MAGIC_WORD
 };
 
@@ -193,7 +194,7 @@ typedef struct cla__heap_plan {
   uint64_t hints_begin, hints_end; /* bytes */
   uint32_t npages, page_shift, nclasses, level0, level1;
   uint32_t free_map, room_maps, block_map, sites; /* word offsets, as in the control words */
-  uint32_t window, ref_shift, flags;
+  uint32_t window, mixed_mask, ref_shift, flags;
   uint32_t size[CLA_HEAP_CLASSES_MAX], capacity[CLA_HEAP_CLASSES_MAX];
   uint32_t hints[CLA_HEAP_CLASSES_MAX], nhints[CLA_HEAP_CLASSES_MAX];
 } cla__heap_plan;
@@ -299,6 +300,8 @@ static inline bool cla__heap_plan_make(uint64_t limit_bytes, const cla__heap_dev
 
   const uint32_t window = plan->level0 / (device->is_gpu && !cla__heap_is_small(plan) ? 8 : 32);
   plan->window = window < 1 ? 1 : window > 32 ? 32 : window;
+  /* Each hint of each class may hold a page with a few blocks: thirty classes or more must leave pages over. */
+  plan->mixed_mask = plan->npages >= 16384 ? 0xffffffffu : (1u << cla__heap_log2_up(plan->npages / 128)) - 1;
   return true;
 }
 
@@ -318,6 +321,7 @@ static inline void cla__heap_control(const cla__heap_plan *plan, uint32_t contro
   control[CLA_HEAP_PAYLOAD16] = (uint32_t)(plan->payload_offset / CLA_HEAP_GRAIN);
   control[CLA_HEAP_FLAGS] = plan->flags;
   control[CLA_HEAP_WINDOW] = plan->window;
+  control[CLA_HEAP_MIXED_MASK] = plan->mixed_mask;
   control[CLA_HEAP_REF_SHIFT] = plan->ref_shift;
   for (uint32_t k = 0; k < plan->nclasses; k++) {
     uint32_t *c = control + CLA_HEAP_CLASS + CLA_HEAP_CLASS_WORDS * k;

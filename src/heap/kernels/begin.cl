@@ -1,4 +1,5 @@
-/* malloc and free in kernels: a lock-free heap in one buffer. Include or prepend this text (clalloc_heap.cl), give every kernel that allocates a CLA_HEAP parameter, and pass it on:
+/* malloc and free in kernels: a lock-free heap in one buffer. Include or prepend this text (clalloc_heap.cl), give every
+ * kernel that allocates a CLA_HEAP parameter, and pass it on:
  *
  *   kernel void k(CLA_HEAP heap, global int *out) { global int *p = cla_malloc(heap, 64); ... cla_free(heap, p); }
  *
@@ -55,6 +56,12 @@ static __global void *cla_malloc_at(CLA_HEAP heap, ulong nbytes, uint site);
 static __global void *cla_calloc_at(CLA_HEAP heap, ulong n, ulong size, uint site);
 static __global void *cla_realloc_at(CLA_HEAP heap, __global void *p, ulong nbytes, uint site);
 static __global void *cla_aligned_alloc_at(CLA_HEAP heap, ulong align, ulong nbytes, uint site);
+
+#if defined(__x86_64__) || defined(__aarch64__)
+#define CLA__RARE __attribute__((noinline)) /* a CPU keeps its registers for what is usual */
+#else
+#define CLA__RARE
+#endif
 
 typedef volatile __global uint *cla__words; /* shared with other items */
 

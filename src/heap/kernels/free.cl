@@ -8,14 +8,15 @@ static inline uint cla__free_slot(CLA_HEAP heap, __global void *p, uint page, ui
   return cla__give_slot(heap, c, page, index) ? 0u : cla__bad_free(heap, p, CLA_HEAP_DOUBLE);
 }
 
-static uint cla__free_run(CLA_HEAP heap, __global void *p, uint page, uint within, uint code) {
+static CLA__RARE uint cla__free_run(CLA_HEAP heap, __global void *p, uint page, uint within, uint code) {
   if (code == CLA_HEAP_FREE) return cla__bad_free(heap, p, CLA_HEAP_DOUBLE);
   if (code != CLA_HEAP_HEAD || within != 0u) return cla__bad_free(heap, p, CLA_HEAP_INTERIOR);
   cla__release_fence();
   const uint npages = atomic_xchg(cla__block_words(heap, page), 0u); /* whoever gets the length frees the run */
   if (npages == 0u) return cla__bad_free(heap, p, CLA_HEAP_DOUBLE);
   cla__count_pages(heap, 0u, npages);
-  cla__count_blocks(heap, CLA_HEAP_SHARD_FREES, 1u, (ulong)npages << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT), cla__slot());
+  cla__count_blocks(heap, CLA_HEAP_SHARD_FREES, 1u, (ulong)npages << cla__fixed(heap, CLA_HEAP_PAGE_SHIFT),
+                    cla__slot());
   for (uint i = npages; i > 0u; i--) { /* the head last */
     const uint other = page + i - 1u, was = i == 1u ? CLA_HEAP_HEAD : CLA_HEAP_BODY;
     const uint before = atomic_add(cla__page(heap, other), CLA_HEAP_FREE_BIT - (was << CLA_HEAP_CODE_SHIFT));

@@ -1,4 +1,5 @@
-/* Built after what programs get; one item each: what the host does in a heap that kernels share. Offsets are into the payload. */
+/* Built after what programs get; one item each: what the host does in a heap that kernels share. Offsets are into the
+ * payload. */
 
 /* out[0]: the block's offset + 1, 0: null. align: 0 or a power of two. */
 kernel void cla__heap_alloc(CLA_HEAP heap, ulong nbytes, ulong align, uint site, global ulong *out) {

@@ -44,7 +44,7 @@ static inline void cla__undry_all(CLA_HEAP heap) {
 }
 
 /* The page has room (ROOM_BIT), is empty (FREE_BIT): flags first, then the bitmaps (invariant 3). */
-static void cla__advertise(CLA_HEAP heap, uint page, uint flags) {
+static CLA__RARE void cla__advertise(CLA_HEAP heap, uint page, uint flags) {
   const uint before = atomic_or(cla__page(heap, page), flags), code = cla__page_code(before),
              level0 = cla__fixed(heap, CLA_HEAP_LEVEL0);
   const uint added = flags & ~before;

@@ -84,13 +84,13 @@ static inline bool cla__is_scarce(CLA_HEAP heap) {
   return above == 0u || i * 32u + (31u - clz(above)) < cla__fixed(heap, CLA_HEAP_NPAGES) >> 6;
 }
 
-/* A page with room that one of sixteen other hints holds; NONE if there is none. Where empty pages are few, hints share:
- * else each class would hold a page a hint, and those that need the pages found none. */
-static uint cla__page_of_others(CLA_HEAP heap, cla__class c, uint seed) {
+/* A page with room that one of sixteen of those hints holds; NONE if there is none. Where empty pages are few, hints
+ * share: else each class would hold a page a hint, and those that need the pages found none. */
+static uint cla__page_of_others(CLA_HEAP heap, cla__class c, uint hints, uint seed) {
   uint found = CLA_HEAP_NONE;
-  for (uint i = 0; i < 16u && i <= c.hint_mask && found == CLA_HEAP_NONE; i += 4u) {
+  for (uint i = 0; i < 16u && i <= hints && found == CLA_HEAP_NONE; i += 4u) {
     uint pages[4], words[4]; /* four reads on their way at once */
-    for (uint j = 0; j < 4u; j++) pages[j] = *(cla__words)(heap + c.hints + (((seed + i + j) & c.hint_mask) << 2));
+    for (uint j = 0; j < 4u; j++) pages[j] = *(cla__words)(heap + c.hints + (((seed + i + j) & hints) << 2));
     for (uint j = 0; j < 4u; j++)
       words[j] = pages[j] < cla__fixed(heap, CLA_HEAP_NPAGES) ? *cla__page(heap, pages[j]) : 0u;
     for (uint j = 0; j < 4u; j++)
@@ -153,15 +153,16 @@ static uint cla__make_slab(CLA_HEAP heap, cla__class c, uint page) {
   return CLA__NO_PAGE;
 }
 
-/* A slab of the class that had room when seen; NONE: the heap has no room for the class. */
-static uint cla__new_page(CLA_HEAP heap, cla__class c, uint seed, uint *source) {
+/* A slab of the class that had room when seen; NONE: the heap has no room for the class. hints: a mask, those of the
+ * class that the caller's kind uses. */
+static uint cla__new_page(CLA_HEAP heap, cla__class c, uint hints, uint seed, uint *source) {
   uint page = CLA_HEAP_NONE;
   bool is_over = false;
   for (uint attempt = 0; attempt < CLA__PAGE_TRIES && !is_over; attempt++, seed += 0x9E3779B1u) {
     bool is_moving = false;
     *source = CLA__WITH_ROOM;
     page = cla__take_page_with_room(heap, c, seed);
-    if (page == CLA_HEAP_NONE && cla__is_scarce(heap)) page = cla__page_of_others(heap, c, seed);
+    if (page == CLA_HEAP_NONE && cla__is_scarce(heap)) page = cla__page_of_others(heap, c, hints, seed);
     if (page == CLA_HEAP_NONE) {
       page = cla__take_empty_page(heap, seed);
       if (page == CLA_HEAP_NONE) page = cla__last_page(heap, c, &is_moving);

@@ -2,13 +2,14 @@
 
 /* n slots of the page were given back, of a class with that capacity; `word`: before. */
 static inline void cla__gave_slots(CLA_HEAP heap, uint page, uint word, uint n, uint capacity) {
-  const uint before = word & CLA_HEAP_USED, has_room = before >= capacity && before - n < capacity ? CLA_HEAP_ROOM_BIT : 0u;
-  const uint flags = (before == n ? CLA_HEAP_FREE_BIT : 0u) | has_room;
+  const uint before = word & CLA_HEAP_USED;
+  const uint flags = (before == n ? CLA_HEAP_FREE_BIT : 0u) |
+                     (before >= capacity && before - n < capacity ? CLA_HEAP_ROOM_BIT : 0u);
   if ((flags & ~word) != 0u) cla__advertise(heap, page, flags & ~word);
 }
 
 /* Gives n reserved slots back of a page whose class the caller does not pin. */
-static void cla__unreserve(CLA_HEAP heap, uint page, uint n) {
+static CLA__RARE void cla__unreserve(CLA_HEAP heap, uint page, uint n) {
   const uint word = atomic_sub(cla__page(heap, page), n), code = cla__page_code(word);
   uint capacity = CLA_HEAP_NONE;
   if (cla__is_slab(code))
@@ -18,7 +19,7 @@ static void cla__unreserve(CLA_HEAP heap, uint page, uint n) {
 
 /* Takes a page that is in a hint out of its class's room bitmap again, lest a second hint gets it: the bit, then the
  * flag. Should it leave the hint meanwhile, it is looked at once more then. */
-static inline void cla__withdraw(CLA_HEAP heap, uint code, uint page) {
+static CLA__RARE void cla__withdraw(CLA_HEAP heap, uint code, uint page) {
   cla__map_clear(cla__room_map(heap, code), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, 1u << (page & 31u));
   atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT);
 }
@@ -50,6 +51,9 @@ static inline bool cla__try_reserve(CLA_HEAP heap, cla__class c, uint page, uint
   const uint granted = min(need, c.capacity - (word & CLA_HEAP_USED));
   if (granted < need) cla__unreserve(heap, page, need - granted);
   claim->page = page, claim->granted = granted, claim->word = word;
+#if !defined(CLA__WARP) /* two threads on one page would pass its cache lines to and fro */
+  if ((word & CLA_HEAP_ROOM_BIT) != 0u) cla__withdraw(heap, c.code, page);
+#endif
   return true;
 }
 
@@ -61,22 +65,24 @@ static inline void cla__retire(CLA_HEAP heap, cla__class c, uint page) {
   if ((flags & ~word) != 0u) cla__advertise(heap, page, flags & ~word);
 }
 
-static inline cla__words cla__hint(CLA_HEAP heap, cla__class c, uint need, uint slot) {
-  uint mask = c.hint_mask;
-#if defined(CLA__WARP) /* the fewer slots a warp wants of a page, the more warps can share it */
+/* Which of the class's hints serve those that want `need` slots of a page: 2^n - 1, a mask. */
+static inline uint cla__hints_for(CLA_HEAP heap, cla__class c, uint need) {
+#if defined(CLA__WARP) /* the fewer slots a warp wants, the more warps can share a page */
   const uint shift = need > 1u ? clz(need - 1u) - 27u : 5u;
-  mask = mask >> shift | (mask & (CLA__LEAST_HINTS - 1u));
+  const uint mask = c.hint_mask >> shift | (c.hint_mask & (CLA__LEAST_HINTS - 1u));
+  return shift == 0u ? mask : mask & cla__fixed(heap, CLA_HEAP_MIXED_MASK);
+#else
+  return c.hint_mask;
 #endif
-  return heap + c.hints + ((slot & mask) << 2);
 }
 
 #if defined(CLA__WARP) || defined(CLA_HEAP_TEST_CROWDS)
 enum { CLA__POLLS = 256 }; /* reads of a hint, a tenth of a millisecond or two */
 #define CLA__SOUGHT (CLA_HEAP_NONE - 1u) /* in a hint: an item is looking for its next page */
 
-/* A crowd that looks for pages gets into its own way in the bitmaps, and ends up all over the heap with a few blocks a page.
- * So one item looks, and the others give it a moment, no more: true: look; false: *page may be of use now. (On an H200
- * 100,000 first blocks of 64 bytes take 16 us instead of 50, and a heap of 8 MiB can be filled.) */
+/* A crowd that looks for pages gets into its own way in the bitmaps, and ends up all over the heap with a few blocks a
+ * page. So one item looks, and the others give it a moment, no more: true: look; false: *page may be of use now. (On an
+ * H200 100,000 first blocks of 64 bytes take 16 us instead of 50, and a heap of 8 MiB can be filled.) */
 static inline bool cla__is_seeker(CLA_HEAP heap, cla__class c, cla__words hint, uint attempt, uint *page) {
   const cla__words dry = heap + CLA_HEAP_DRY + c.code - 1u;
   if (attempt >= CLA__CROWD_TRIES || *dry == 2u) return true;
@@ -97,15 +103,15 @@ static inline bool cla__is_seeker(CLA_HEAP heap, cla__class c, cla__words hint, 
 
 /* Another page for the hint, which holds `page`; false: there is none. is_borrowed: the page is in no hint, and its bit
  * was cleared. */
-static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, uint slot, uint attempt, uint *page,
-                                  bool *is_borrowed) {
+static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, uint need, uint slot, uint attempt,
+                                  uint *page, bool *is_borrowed) {
   const uint was = *page, seed = cla__mix(slot) + attempt * 0x85EBCA77u;
   if (!cla__is_seeker(heap, c, hint, attempt, page)) return true;
   const uint there = *page; /* what the hint holds now: the page, or that a next one is sought */
   const bool is_page = was < cla__fixed(heap, CLA_HEAP_NPAGES);
   uint source = CLA__WITH_ROOM, place = 1u + seed % 3u, next = CLA_HEAP_NONE;
   if (is_page && attempt < CLA__EARLIER_TRIES) next = cla__earlier_page(heap, c, hint, was, &place);
-  if (next == CLA_HEAP_NONE) next = cla__new_page(heap, c, seed, &source);
+  if (next == CLA_HEAP_NONE) next = cla__new_page(heap, c, cla__hints_for(heap, c, need), seed, &source);
   if (next == CLA_HEAP_NONE) {
     if (there != was && atomic_cmpxchg(hint, there, was) != there && is_page) cla__retire(heap, c, was);
     return false;
@@ -124,25 +130,32 @@ static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, 
   return true;
 }
 
-/* Reserves up to `need` slots, at least one; claim.page NONE: no room. */
-static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slot) {
+/* Where the hinted page has no room, or may have none. */
+static CLA__RARE cla__claim cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__words hint, uint need, uint slot,
+                                              uint page) {
   cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
-  cla__words hint = cla__hint(heap, c, need, slot);
-  uint page = *hint, attempt = 0;
+  uint attempt = 0;
   bool is_borrowed = false;
   while (!cla__try_reserve(heap, c, page, need, &claim) && attempt < CLA__RESERVE_TRIES) {
     const uint latest = *hint;
     is_borrowed = false;
-    if (latest != page) page = latest;
-    else if (!cla__next_page(heap, c, hint, slot, attempt, &page, &is_borrowed)) attempt = CLA__RESERVE_TRIES, page = CLA_HEAP_NONE;
     attempt++;
+    if (latest != page) page = latest;
+    else if (!cla__next_page(heap, c, hint, need, slot, attempt - 1u, &page, &is_borrowed))
+      attempt = CLA__RESERVE_TRIES, page = CLA_HEAP_NONE;
   }
-  if (claim.page == CLA_HEAP_NONE) return claim;
-  const uint word = claim.word;
-#if !defined(CLA__WARP) /* two threads on one page would pass its cache lines to and fro */
-  if ((word & CLA_HEAP_ROOM_BIT) != 0u) cla__withdraw(heap, c.code, claim.page);
-#endif
-  if (is_borrowed && (word & CLA_HEAP_USED) + claim.granted < c.capacity)
+  if (is_borrowed && claim.page != CLA_HEAP_NONE && (claim.word & CLA_HEAP_USED) + claim.granted < c.capacity)
     cla__advertise(heap, claim.page, CLA_HEAP_ROOM_BIT);
   return claim;
+}
+
+/* Reserves up to `need` slots, at least one; claim.page NONE: no room. */
+static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slot) {
+  cla__words hint = heap + c.hints + ((slot & cla__hints_for(heap, c, need)) << 2);
+  const uint page = *hint;
+#if !defined(CLA__WARP) /* the usual case by itself */
+  cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
+  if (cla__try_reserve(heap, c, page, need, &claim)) return claim;
+#endif
+  return cla__reserve_anew(heap, c, hint, need, slot, page);
 }

@@ -127,7 +127,7 @@ static inline uint cla__find_run(CLA_HEAP heap, uint npages, uint align, uint ph
   return found;
 }
 
-static __global void *cla__malloc_run(CLA_HEAP heap, ulong nbytes, ulong align_bytes, uint site) {
+static CLA__RARE __global void *cla__malloc_run(CLA_HEAP heap, ulong nbytes, ulong align_bytes, uint site) {
   const uint shift = cla__fixed(heap, CLA_HEAP_PAGE_SHIFT);
   const ulong limit = (ulong)cla__fixed(heap, CLA_HEAP_NPAGES) << shift;
   uint start = CLA_HEAP_NONE;

@@ -171,14 +171,14 @@ static inline void cla__count_pages(CLA_HEAP heap, uint added, uint removed) {
   else atomic_sub(now, removed - added);
 }
 
-static void cla__count_failure(CLA_HEAP heap, ulong nbytes, uint n) {
+static CLA__RARE void cla__count_failure(CLA_HEAP heap, ulong nbytes, uint n) {
   if (n > 0u) cla__count(heap + CLA_HEAP_FAILED, n);
   if (nbytes <= 0xffffffffu) cla__raise(heap + CLA_HEAP_REFUSED, (uint)nbytes);
   else cla__raise(heap + CLA_HEAP_REFUSED_64K, (uint)min((nbytes - 1ul) / 65536ul + 1ul, 0xfffffffful));
 }
 
 /* Counts and records what is no free; gives the kind back. */
-static uint cla__bad_free(CLA_HEAP heap, __global void *p, uint kind) {
+static CLA__RARE uint cla__bad_free(CLA_HEAP heap, __global void *p, uint kind) {
   cla__words used = heap + CLA_HEAP_RECORDS_USED;
   cla__count(heap + (kind == CLA_HEAP_DOUBLE ? CLA_HEAP_DOUBLES : CLA_HEAP_BADS), 1u);
   if (*used >= CLA_HEAP_RECORDS) return kind;
