@@ -683,6 +683,50 @@ kernel void f(global int *x) { x[0] = myalloc(4) != 0; }]], { heap = true })
     assert.matches("boolean expected, got number", failure(heap.reset_peaks, heap, 1))
   end)
 
+  it("ends measuring with the coroutine that it is in", function()
+    local function begin()
+      local co = coroutine.create(function() heap:measure(coroutine.yield) end)
+      assert(coroutine.resume(co))
+      return co
+    end
+    take(100)
+    local co = begin()
+    assert.matches("being measured already", failure(heap.measure, heap, print), 1, true)
+    assert.is_true(coroutine.close(co))
+    take(100)
+    assert.equal(0, heap:stats().peak_live)
+    begin() -- nobody will go on with it
+    collectgarbage()
+    collectgarbage()
+    local _, live = heap:measure(take, 1000)
+    assert(live >= 1200 and live < 1400, live)
+  end)
+
+  it("gives no figures when it cannot read them", function()
+    take(100)
+    for _, name in ipairs { "leaks", "stats", "blocks", "draw", "check" } do
+      cl.debug.fail("enqueue_read", name == "draw" and 3 or 1) -- its first line makes two, and does without
+      local result, message, code = heap[name](heap)
+      cl.debug.fail("any", 0)
+      assert.is_nil(result, name)
+      assert.matches("enqueue_read failed", message, 1, true)
+      assert.equal("NOMEM", code)
+    end
+    for n, call in pairs { "enqueue_read", "enqueue_write" } do
+      local ran = false
+      cl.debug.fail(call, 1)
+      local peak, message = heap:measure(function() ran = true end)
+      assert.is_nil(peak)
+      assert.is_false(ran, n)
+      assert.matches(call .. " failed", message, 1, true)
+      peak, message = heap:measure(function() cl.debug.fail(call, 1) end)
+      cl.debug.fail("any", 0)
+      assert.is_nil(peak)
+      assert.matches(call .. " failed", message, 1, true)
+    end
+    assert(heap:measure(print)) -- nothing is in the way of the next
+  end)
+
   -- numba-cuda-mlir#247: a leak in each launch drains the heap unseen.
   it("shows a leak launch by launch, until a reset", function()
     for i = 1, 10 do
