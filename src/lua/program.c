@@ -197,8 +197,8 @@ static cla_heap_rewritten *push_rewritten(lua_State *L) {
   return r;
 }
 
-/* Stack: device, source, options, ... The source with the heap in it takes the place of the source. */
-static void rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
+/* Stack: device, source, options, ... The source with the heap in it takes the place of the source. Does it differ? */
+static bool rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
   cla_heap_rewritten *r = push_rewritten(L);
   const int box = lua_gettop(L);
   if (cla_heap_rewrite(lua_tostring(L, 2), mode == HEAP_SITES ? CLA_HEAP_WITH_SITES : 0, r))
@@ -211,9 +211,11 @@ static void rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
     lua_pushfstring(L, "%s%s", options, limits_registers ? "" : cla_heap_build_options(d));
     lua_replace(L, 3);
   }
+  const bool is_changed = r->is_changed;
   lua_pushcfunction(L, rewritten_gc);
   lua_insert(L, box);
   lua_call(L, 1, 0);
+  return is_changed;
 }
 
 /* ---- Building -------------------------------------------------------------------------------- */
@@ -244,7 +246,15 @@ static void push_log(lua_State *L, const lua_program *p) {
   }
 }
 
-static int build_failed(lua_State *L, lua_program *p, const char *options, cl_int code) {
+/* What a log may speak of that the script has not written. */
+static const char *explain(const char *log) {
+  if (!strstr(log, "cla__heap") && !strstr(log, "too few arguments")) return "";
+  return "\ncla__heap: the heap, which functions that reach malloc take as an argument. A name of "
+         "one that a macro pastes together is not seen; what works everywhere: a parameter CLA_HEAP heap, and "
+         "cla_malloc(heap, n)";
+}
+
+static int build_failed(lua_State *L, lua_program *p, const char *options, bool is_rewritten, cl_int code) {
   if (!is_fault_of_source(code) || cla__driver_forbidden()) {
     const cla_status status = cla__driver_error(CLA_CALL_build_program, code);
     close_program(p);
@@ -256,7 +266,9 @@ static int build_failed(lua_State *L, lua_program *p, const char *options, cl_in
   close_program(p);
   if (code == CL_INVALID_BUILD_OPTIONS)
     return luaL_error(L, "program: %s refuses the options '%s':\n%s", device, options, lua_tostring(L, -2));
-  return luaL_error(L, "program: the source does not build for %s:\n%s", device, lua_tostring(L, -2));
+  const char *log = lua_tostring(L, -2);
+  return luaL_error(L, "program: the source does not build for %s:\n%s%s", device, log,
+                    is_rewritten ? explain(log) : "");
 }
 
 /* Pushes "a;b;c". Asked for the names of a program without kernels, NVIDIA's driver (580) crashes. */
@@ -297,8 +309,9 @@ static cla_status list_kernels(lua_State *L, const lua_program *p) {
   return err ? cla__driver_error(CLA_CALL_get_program_info, err) : CLA_OK;
 }
 
-/* Pushes the new program, or raises, or pushes nil, message, code; returns how many. */
-static int build(lua_State *L, cla_device *d, const char *source, const char *options) {
+/* Stack: device, source, options, ... Pushes the new program, or raises, or pushes nil, message, code; returns how many. */
+static int build(lua_State *L, cla_device *d, bool is_rewritten) {
+  const char *source = lua_tostring(L, 2), *options = lua_tostring(L, 3);
   lua_program *p = cla_lua_new(L, sizeof *p, CLA_LUA_PROGRAM, 4);
   cl_int err = CL_SUCCESS;
   cl_program program = cla__create_program(d->driver, d->context, source, strlen(source), &err);
@@ -307,7 +320,7 @@ static int build(lua_State *L, cla_device *d, const char *source, const char *op
   p->device = d;
   p->program = program;
   err = cla__build_program(d->driver, program, d->id, options);
-  if (err) return build_failed(L, p, options, err);
+  if (err) return build_failed(L, p, options, is_rewritten, err);
   const cla_status status = list_kernels(L, p);
   if (!status) return 1;
   close_program(p);
@@ -333,8 +346,8 @@ int cla_lua_device_program(lua_State *L) {
   look_up(L, d, mode);
   if (!lua_isnil(L, -1)) return 1;
   lua_pop(L, 1);
-  if (mode) rewrite(L, d, mode);
-  const int n = build(L, d, lua_tostring(L, 2), lua_tostring(L, 3));
+  const bool is_rewritten = mode && rewrite(L, d, mode);
+  const int n = build(L, d, is_rewritten);
   if (n != 1) return n;
   for (int i = 0; i < 2; i++) {
     lua_pushvalue(L, 2 + i);
