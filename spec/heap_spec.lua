@@ -805,6 +805,9 @@ kernel void two(global uint *out) {
     }, lines)
     assert.matches("draw: width: expected an integer of at least 1, got 0", failure(heap.draw, heap, 0), 1, true)
     assert.matches("draw: rows: .* got 1%.5", failure(heap.draw, heap, 1, 1.5))
+    local finest = heap:draw(1 << 30, 1 << 30) -- 512 bytes a character, however much room there is
+    for _, huge in ipairs { 1 << 32, 1 << 62, math.maxinteger } do assert.equal(finest, heap:draw(huge, huge)) end
+    assert.matches("\n  %+\n# taken", heap:draw(1, 1))
   end)
 
   -- ---- Blocks from the host ----
@@ -867,6 +870,14 @@ kernel void two(global uint *out) {
     assert.matches("no live block is at", failure(heap.read, heap, ref, 1), 1, true)
   end)
 
+  it("is not made to say that a reference is none", function()
+    for _, call in ipairs { heap.free, heap.read, heap.write } do
+      assert.matches("1 is no reference into the heap", failure(call, heap, 1, call == heap.read and 1 or "x"), 1, true)
+    end
+    assert.equal(0, heap:stats().reserved)
+    heap.limit = MiB
+  end)
+
   it("gives nothing for nothing", function()
     assert.equal(0, heap:alloc(0))
     assert.is_true(heap:free(0))
@@ -915,6 +926,8 @@ kernel void two(global uint *out) {
     assert.is_true(fine:wait())
     assert.matches('heap_oom: "error" or "count" expected, got never', failure(program.take,
       { 1, out, size = 1, heap_oom = "never" }), 1, true)
+    assert.matches('heap_oom: "error" or "count" expected, got error', failure(program.take,
+      { 1, out, size = 1, heap_oom = "error\0" }), 1, true)
     assert.matches('heap_oom: "error" or "count" expected, got boolean', failure(program.take,
       { 1, out, size = 1, heap_oom = true }), 1, true)
   end)

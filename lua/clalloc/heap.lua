@@ -134,7 +134,7 @@ local function drawer(describe)
     if stats.reserved == 0 then return lines[1] end
     local blocks, why, kind = heap:blocks()
     if not blocks then return nil, why, kind end
-    local step = math.max(512, (limit + width * rows - 1) // (width * rows))
+    local step = math.max(512, ((limit - 1) // width + rows) // rows) -- limit / (width * rows), however large those are
     local cells, line = fill_cells(blocks, step), {}
     local last = (limit + step - 1) // step - 1
     for cell = 0, last do

@@ -173,6 +173,9 @@ static void macros_are_rewritten(void) {
        "void g(CLA_HEAP cla__heap) { cla_malloc(cla__heap, 4); }"},
       {"#define free(p) do { if (p) free(p); } while (0)\nvoid f() { free(3); }",
        "#define free(p) do { if (p) cla_free(cla__heap, p); } while (0)\nvoid f(CLA_HEAP cla__heap) { free(3); }"},
+      {"#define malloc(n) calloc(1, n)\nstruct s { int free, malloc; };\nvoid f() { malloc(3); }",
+       "#define malloc(n) cla_calloc(cla__heap, 1, n)\nstruct s { int free, malloc; };\n"
+       "void f(CLA_HEAP cla__heap) { malloc(3); }"},
       {"#undef malloc\n#define malloc(n) 1\n#undef malloc\n#define malloc(n) 2\nvoid f() { malloc(3); free(0); }",
        "#undef malloc\n#define malloc(n) 1\n#undef malloc\n#define malloc(n) 2\nvoid f(CLA_HEAP cla__heap) { "
        "malloc(3); "

@@ -15,8 +15,8 @@
  * stay as they are. A header is not looked into: what it calls malloc stays undeclared, and the compiler says so.
  *
  * Refused, with the line: malloc without a call (its address, an argument of a macro that calls it), and likewise the
- * name of a function that allocates, as a macro's argument; a call outside of functions; a function that allocates and has its head from a macro, by pasting or not, as nothing can be added to
- * it. Braces or parentheses that do not match are the compiler's to complain about: such a source may come back
+ * name of a function that allocates, as a macro's argument; a call outside of functions; a function that allocates and
+ * has its head from a macro, by pasting or not, as nothing can be added to it. Braces or parentheses that do not match are the compiler's to complain about: such a source may come back
  * unchanged, but is never refused. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -318,7 +318,7 @@ static void write_name(rewriter *w, uint32_t i, uint32_t last) {
   if (!is_call && t->function && name->function && !name->is_variable && is_passed(w, i, after))
     refuse(w, i, "%.*s, which allocates, is given to a macro instead of being called", length_of(w, i), text_of(w, i));
   const bool is_macro = name->macro && s->macros[name->macro].token < i && cla__is_reached(s, i, is_call);
-  if (t->function || declares || !is_macro) return;
+  if (t->function || declares || !is_macro || (!is_call && name->is_variable)) return;
   spelling made = {.n = 0};
   spell_made_name(s, i, &made);
   refuse(w, i, "the macro %.*s makes the function %s, which allocates, and the heap cannot be passed to it",
