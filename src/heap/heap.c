@@ -58,7 +58,16 @@ static void drop_done(cla_heap *h) {
   }
 }
 
-/* The i-th user, held; false: there are not so many. */
+/* All of them, from the last to the first: where one is done and taken out, the last comes into its place, and that one has
+ * had its turn. New ones are behind them all. */
+static size_t count_users(cla_heap *h) {
+  pthread_mutex_lock(&h->lock);
+  const size_t n = h->nusers;
+  pthread_mutex_unlock(&h->lock);
+  return n;
+}
+
+/* The i-th user, held; false: there are not so many any more. */
 static bool get_user(cla_heap *h, size_t i, cla_heap_user *out) {
   pthread_mutex_lock(&h->lock);
   const bool is_there = i < h->nusers;
@@ -74,7 +83,8 @@ static bool get_user(cla_heap *h, size_t i, cla_heap_user *out) {
 static cla_status wait_for_users(cla_heap *h) {
   cla_heap_user u;
   cla_status status = CLA_OK;
-  for (size_t i = 0; !status && get_user(h, i, &u); i++) {
+  for (size_t i = count_users(h); i-- > 0 && !status;) {
+    if (!get_user(h, i, &u)) continue;
     status = cla__stream_wait(u.stream, u.number);
     cla__stream_unhold(u.stream);
   }
@@ -84,7 +94,8 @@ static cla_status wait_for_users(cla_heap *h) {
 
 bool cla__heap_is_idle(cla_heap *h) {
   cla_heap_user u;
-  for (size_t i = 0; get_user(h, i, &u); i++) {
+  for (size_t i = count_users(h); i-- > 0;) {
+    if (!get_user(h, i, &u)) continue;
     cla__stream_poll(u.stream, u.number);
     cla__stream_unhold(u.stream);
   }
@@ -157,7 +168,8 @@ cla_status cla_heap_reset(cla_heap *h) {
 static cla_status order_after_users(cla_heap *h, cla_stream *s) {
   cla_heap_user u;
   cla_status status = CLA_OK;
-  for (size_t i = 0; !status && get_user(h, i, &u); i++) {
+  for (size_t i = count_users(h); i-- > 0 && !status;) {
+    if (!get_user(h, i, &u)) continue;
     status = cla__stream_order_after(s, u.stream, u.number);
     cla__stream_unhold(u.stream);
   }
@@ -176,10 +188,14 @@ static cla_status order_after_alone(cla_heap *h, cla_stream *s) {
   return status;
 }
 
-/* Makes the memory while sealed; an instant later it may be gone again, so whoever called looks once more. */
+/* Makes the memory while sealed; an instant later it may be gone again, so whoever called looks once more. Someone at work
+ * outside the library has it made, or had: that is no failure. */
 static cla_status make_sealed(cla_heap *h) {
+  cla_error_memo memo;
+  cla__error_keep(&memo);
   cla_status status = cla__heap_seal(h, false);
-  if (status) return status;
+  if (status == CLA_E_BUSY) cla__error_restore(&memo);
+  if (status) return status == CLA_E_BUSY ? CLA_OK : status;
   status = cla__heap_make(h);
   cla__heap_unseal(h);
   return status;
