@@ -230,6 +230,13 @@ kernel void other(global int *out) { free(malloc(3)); }]])
     assert.equal(1, #prog.f.args)
   end)
 
+  it("may come from a file with a byte order mark, and from any system", function()
+    local source = "\xef\xbb\xbfkernel void f(global int *out) {\r\n  global int *p = malloc(4);\r\n  *p = N;\r\n"
+    expect({ 7 }, source .. "  *out = *p;\r\n  free(p);\r\n}", { defines = { N = 7 } })
+    expect({ 7 }, source:gsub("\r\n", "\r") .. "*out = *p; free(p); }", { defines = { N = 7 } })
+    assert.matches("[:(]4[:,][^\n]*nonsense", failure(dev.program, dev, source .. "  nonsense; }", { heap = true }))
+  end)
+
   it("shows kernels with the arguments that their source has", function()
     local prog <close> = dev:program("kernel void f(global int *x, uint n) { free(malloc(n)); }", { heap = true })
     assert.equal(2, #prog.f.args)

@@ -137,11 +137,16 @@ static void push_defines(lua_State *L, int index) {
   lua_remove(L, names);
 }
 
+/* Some editors begin a file with a byte order mark, which compilers take at the beginning only. */
+static const char *skip_mark(const char *source) {
+  return strncmp(source, "\xef\xbb\xbf", 3) == 0 ? source + 3 : source;
+}
+
 /* Puts source and options for the compiler in the place of arguments 2 and 3. */
 static void read_input(lua_State *L) {
   static const char *const known[] = {"options", "defines", "heap", NULL};
   lua_settop(L, 3);
-  const char *options = "", *source = check_text(L, 2, "source");
+  const char *options = "", *source = skip_mark(check_text(L, 2, "source"));
   lua_pushliteral(L, "");
   if (lua_type(L, 3) == LUA_TTABLE) {
     cla_lua_checkfields(L, 3, known);
