@@ -101,6 +101,9 @@ static void calls_are_rewritten(void) {
        "cla_malloc(cla__heap, n); "
        "} T(int) A(2) h(CLA_HEAP cla__heap, int n) A(3) { cla_free(cla__heap, 0); }\n"
        "kernel A(1) void A(2) f(int n, CLA_HEAP cla__heap) A(3) { g(cla__heap, h(cla__heap, n)); }"},
+      {"void UNKNOWN(1, b) g(int n) { free(0); } void f() { g(1); }",
+       "void UNKNOWN(1, b) g(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); } void f(CLA_HEAP cla__heap) { "
+       "g(cla__heap, 1); }"},
       {"TYPE(global int *) g(int n) UNKNOWN(1) { return malloc(n); } static TYPE(void) UNKNOWN(2) h(int n) { g(n); }",
        "TYPE(global int *) g(CLA_HEAP cla__heap, int n) UNKNOWN(1) { return cla_malloc(cla__heap, n); } "
        "static TYPE(void) UNKNOWN(2) h(CLA_HEAP cla__heap, int n) { g(cla__heap, n); }"},
@@ -233,6 +236,13 @@ static void branches_are_all_rewritten(void) {
        "void f(CLA_HEAP cla__heap, int x) {\n#ifdef A\nif (x) {\n#endif\ncla_free(cla__heap, 0);\n#ifdef "
        "A\n}\n#endif\n} "
        "void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
+      {"void f(int x) {\n#if A\nif (x) {\n#else\nwhile (x) {\n#endif\nfree(0); } } void g() { f(1); }",
+       "void f(CLA_HEAP cla__heap, int x) {\n#if A\nif (x) {\n#else\nwhile (x) {\n#endif\ncla_free(cla__heap, 0); } } "
+       "void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
+      {"void f(int x) {\n#if A\nif (x) {\n#elif B\nwhile (x) {\n#endif\nfree(0);\n#if A || B\n}\n#endif\n} void g() { "
+       "f(1); }",
+       "void f(CLA_HEAP cla__heap, int x) {\n#if A\nif (x) {\n#elif B\nwhile (x) {\n#endif\ncla_free(cla__heap, "
+       "0);\n#if A || B\n}\n#endif\n} void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
       /* where another configuration closes more than is open */
       {"#if NEVER\n}} )\n#endif\nvoid f() { free(0); }\n#if NEVER\n}\n#else\nvoid g() { f(); }\n#endif",
        "#if NEVER\n}} )\n#endif\nvoid f(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }\n#if NEVER\n}\n#else\n"
