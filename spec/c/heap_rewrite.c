@@ -92,6 +92,8 @@ static void calls_are_rewritten(void) {
        "struct __attribute__((packed)) t { int f; } u = { 1 };"},
       {"#define KERNEL(name) kernel void name\nKERNEL(f)(int x) { free(0); }",
        "#define KERNEL(name) kernel void name\nKERNEL(f)(int x, CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }"},
+      {"#define FN(attribute, name) name\nvoid FN(A(1, 2), g)(int n) { free(0); }",
+       "#define FN(attribute, name) name\nvoid FN(A(1, 2), g)(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); }"},
       {"#define K __kernel\nK void f(int x) { free(0); }",
        "#define K __kernel\nK void f(int x, CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }"},
       {"#define T(x) static x\n#define A(x)\nT(global int *) g(int n) { return malloc(n); } T(int) A(2) h(int n) A(3) "
@@ -225,6 +227,11 @@ static void branches_are_all_rewritten(void) {
        "#ifdef D\nint y(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); return n; }\n#else\n#define y z\n"
        "int z(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); return n; }\n#endif\n"
        "void f(CLA_HEAP cla__heap) { y(cla__heap, 3); }"},
+      {"#define PARAMS int n\n#ifdef D\n#define f(n) malloc(n)\n#else\nint f(PARAMS) { free(0); return n; }\n#endif\n"
+       "void g() { f(1); }",
+       "#define PARAMS int n\n#ifdef D\n#define f(cla__heap, n) cla_malloc(cla__heap, n)\n#else\n"
+       "int f(CLA_HEAP cla__heap, PARAMS) { cla_free(cla__heap, 0); return n; }\n#endif\n"
+       "void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
       {"#if 0\ndon't malloc \"\n#if 1\nmalloc(3\n#endif\n#else\nvoid f() { free(0); }\n#endif\nvoid g() { f(); }",
        "#if 0\ndon't malloc \"\n#if 1\nmalloc(3\n#endif\n#else\nvoid f(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); "
        "}\n"
