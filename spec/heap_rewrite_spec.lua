@@ -326,6 +326,18 @@ kernel void f(global int *out) {
       local message = message_of(source, { options = "-I" .. folder })
       assert(os.execute(("rm -r '%s'"):format(folder)))
       assert.matches("malloc", message)
+      assert.matches("seen in the source and in defines; not in a header", message, 1, true)
+    end)
+
+    it("says where malloc is not seen", function()
+      local hint = "\nmalloc and its like are seen in the source and in defines; .* and cla_malloc%(heap, n%)$"
+      assert.matches(hint, message_of("kernel void f(global int *out) { NEW(3); }", { options = "-DNEW(n)=malloc(n)" }))
+      assert.matches(hint, message_of [[
+#ifdef DEBUGGING
+#define malloc(n) logged(n, __LINE__)
+#endif
+kernel void f(global int *out) { free(malloc(3)); }]])
+      assert.not_matches("seen in", failure(dev.program, dev, "kernel void f(global int *out) { malloc(3); }"))
     end)
   end)
 

@@ -960,6 +960,9 @@ kernel void two(global uint *out) {
     local message = failure(event.wait, event)
     assert.matches("take: 93 allocations failed: the heap of 8388608 bytes had no room", message, 1, true)
     assert.equal(message, failure(event.wait, event))
+    local huge <close> = assert(program.take { 5 * cl.GiB, out, size = 1, heap_oom = "error" })
+    assert.matches("1 allocation failed: .*; the largest refused so far asked for 5368709120 bytes", failure(huge.wait, huge))
+    assert.equal(5 * cl.GiB, heap:stats().largest_refused)
     -- Counting is what happens otherwise; what failed before is not this launch's.
     assert.equal(0, take(MiB, 5, { heap_oom = "count" }))
     local fine <close> = assert(program.take { 16, out, size = 1, heap_oom = "error" })

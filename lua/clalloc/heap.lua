@@ -68,8 +68,8 @@ end
 
 -- ---- Peaks ---------------------------------------------------------------------------------------------------
 
--- Runs in progress, by this Lua state: each a table with its heap, which nothing but the run holds on to. A coroutine that
--- is closed ends its run; one that is forgotten ends it when it is collected.
+-- Runs in progress, by this Lua state: each a table with its heap, which nothing but the run holds on to. A coroutine
+-- that is closed ends its run; one that is forgotten ends it when it is collected.
 local measured = setmetatable({}, { __mode = "k" })
 
 local run_type = {}

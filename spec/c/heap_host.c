@@ -245,6 +245,26 @@ static void uses_come_in_pairs(cla_device *d, cla_device *other) {
   CHECK(cla_heap_reset(h) == CLA_OK);
 }
 
+/* What is submitted in between is waited for. */
+static void uses_are_waited_for(void) {
+  const cla_simulation late = {.capacity = (uint64_t)1 << 30, .manual = true};
+  const cl_uint zero = 0;
+  cla_device *d;
+  cla_heap *h = NULL;
+  cl_mem memory = NULL;
+  CHECK(cla_simulate(&late, &d) == CLA_OK && cla_device_heap(d, &h) == CLA_OK);
+  cla_stream *s = cla_device_stream(d);
+  CHECK(cla_heap_use(h, s, &memory) == CLA_OK && !cla__heap_is_idle(h));
+  CHECK(cla__enqueue_fill(d->driver, s->queue, memory, &zero, 4, 256, 4, 0, NULL, NULL) == CL_SUCCESS);
+  CHECK(cla_stream_submitted(s) == CLA_OK);
+  const uint64_t number = cla__stream_submitted(s);
+  CHECK(cla_heap_used(h, s) == CLA_OK);
+  CHECK(!cla__stream_done(s, number) && !cla__heap_is_idle(h));
+  CHECK(cla_heap_reset(h) == CLA_OK);
+  CHECK(cla__stream_done(s, number) && cla__heap_is_idle(h));
+  cla_device_release(d);
+}
+
 /* ---- Arguments, numbers ---- */
 
 static void missing_arguments(cla_heap *h, cla_stream *s) {
@@ -353,6 +373,7 @@ int main(void) {
   contradictions_are_found(h);
   uses_come_in_pairs(d, sim);
   uses_come_in_pairs(sim, d);
+  uses_are_waited_for();
   missing_arguments(h, cla_device_stream(d));
   kernels_have_numbers(h);
   forked(d, h);

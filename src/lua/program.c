@@ -251,15 +251,24 @@ static void push_log(lua_State *L, const lua_program *p) {
   }
 }
 
-/* What a log may speak of that the script has not written. */
-static const char *explain(const char *log) {
-  if (!strstr(log, "cla__heap") && !strstr(log, "too few arguments")) return "";
-  return "\ncla__heap: the heap, which functions that reach malloc take as an argument. A name of "
-         "one that a macro pastes together is not seen; what works everywhere: a parameter CLA_HEAP heap, and "
-         "cla_malloc(heap, n)";
+/* What a log may speak of that the script has not written, or does not expect with the heap. */
+static const char *explain(const char *log, bool is_rewritten) {
+  static const char *const names[] = {"'malloc'", "'calloc'", "'realloc'", "'aligned_alloc'", "'free'"};
+  if (is_rewritten && (strstr(log, "cla__heap") || strstr(log, "too few arguments")))
+    return "\ncla__heap: the heap, which functions that reach malloc take as an argument. A name of one that a macro "
+           "pastes together is not seen; what works everywhere: a parameter CLA_HEAP heap, and cla_malloc(heap, n)";
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (strstr(log, names[i]))
+      return "\nmalloc and its like are seen in the source and in defines; not in a header or in the options, nor "
+             "behind "
+             "a #define malloc that this configuration leaves out; what works everywhere: a parameter CLA_HEAP heap, "
+             "and "
+             "cla_malloc(heap, n)";
+  return "";
 }
 
-static int build_failed(lua_State *L, lua_program *p, const char *options, bool is_rewritten, cl_int code) {
+static int build_failed(lua_State *L, lua_program *p, const char *options, heap_mode mode, bool is_rewritten,
+                        cl_int code) {
   if (!is_fault_of_source(code) || cla__driver_forbidden()) {
     const cla_status status = cla__driver_error(CLA_CALL_build_program, code);
     close_program(p);
@@ -273,7 +282,7 @@ static int build_failed(lua_State *L, lua_program *p, const char *options, bool 
     return luaL_error(L, "program: %s refuses the options '%s':\n%s", device, options, lua_tostring(L, -2));
   const char *log = lua_tostring(L, -2);
   return luaL_error(L, "program: the source does not build for %s:\n%s%s", device, log,
-                    is_rewritten ? explain(log) : "");
+                    mode ? explain(log, is_rewritten) : "");
 }
 
 /* Pushes "a;b;c". Asked for the names of a program without kernels, NVIDIA's driver (580) crashes. */
@@ -315,7 +324,7 @@ static cla_status list_kernels(lua_State *L, const lua_program *p) {
 }
 
 /* Stack: device, source, options, ... Pushes the new program, or raises, or pushes nil, message, code; returns how many. */
-static int build(lua_State *L, cla_device *d, bool is_rewritten) {
+static int build(lua_State *L, cla_device *d, heap_mode mode, bool is_rewritten) {
   const char *source = lua_tostring(L, 2), *options = lua_tostring(L, 3);
   lua_program *p = cla_lua_new(L, sizeof *p, CLA_LUA_PROGRAM, 4);
   cl_int err = CL_SUCCESS;
@@ -325,7 +334,7 @@ static int build(lua_State *L, cla_device *d, bool is_rewritten) {
   p->device = d;
   p->program = program;
   err = cla__build_program(d->driver, program, d->id, options);
-  if (err) return build_failed(L, p, options, is_rewritten, err);
+  if (err) return build_failed(L, p, options, mode, is_rewritten, err);
   const cla_status status = list_kernels(L, p);
   if (!status) return 1;
   close_program(p);
@@ -352,7 +361,7 @@ int cla_lua_device_program(lua_State *L) {
   if (!lua_isnil(L, -1)) return 1;
   lua_pop(L, 1);
   const bool is_rewritten = mode && rewrite(L, d, mode);
-  const int n = build(L, d, is_rewritten);
+  const int n = build(L, d, mode, is_rewritten);
   if (n != 1) return n;
   for (int i = 0; i < 2; i++) {
     lua_pushvalue(L, 2 + i);
