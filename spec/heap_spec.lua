@@ -208,7 +208,6 @@ describe("a heap on a simulated device", function()
 
   it("says so when the device has no memory left, and can be tried again", function()
     local small <close> = cl.simulate { capacity = 16 * MiB }
-    local pool = small:pool()
     local buffer = assert(small:alloc(12 * MiB))
     local program <close> = assert(small:program(SOURCE, { heap = true }))
     local event, message, code = program.take { 100, false, size = 1 }
@@ -216,9 +215,22 @@ describe("a heap on a simulated device", function()
     assert.equal("NOMEM", code)
     assert.matches("take: heap: Simulated.* cannot give %d+ bytes, 8388608 of them for kernels", message)
     buffer:close()
-    pool:trim()
     small.heap.limit = 4 * MiB -- nothing is fixed by a kernel that did not run
     assert(program.take { 100, false, size = 1 }):close()
+  end)
+
+  it("takes the memory that the device's pool only keeps", function()
+    for _, oom in ipairs { "count", "error" } do
+      local small <close> = cl.simulate { capacity = 16 * MiB }
+      local program <close> = assert(small:program(SOURCE, { heap = true }))
+      local kept <close> = assert(small:alloc(MiB))
+      assert(small:alloc(12 * MiB)):close()
+      local before = small:pool():stats().reserved_bytes
+      local event <close> = assert(program.take { 100, false, size = 1, heap_oom = oom })
+      assert.is_true(event:wait())
+      assert.equal(before - 12 * MiB, small:pool():stats().reserved_bytes)
+      assert.equal(MiB, small:pool():stats().active_bytes)
+    end
   end)
 
   it("is not made by a launch of nothing", function()

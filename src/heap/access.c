@@ -69,7 +69,8 @@ static cla_status check_real(const cla_heap *h, const char *what) {
 
 /* The heap sealed, with memory and kernels. */
 static cla_status open_service(cla_heap *h) {
-  cla_status status = cla__heap_seal(h, false);
+  cla_status status = cla__heap_ready(h);
+  if (!status) status = cla__heap_seal(h, false);
   if (status) return status;
   status = cla__heap_make(h);
   if (!status) status = begin_service(h);

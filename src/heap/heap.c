@@ -201,6 +201,28 @@ static cla_status make_sealed(cla_heap *h) {
   return status;
 }
 
+/* What the device's pool keeps without using it goes back to the driver. Called unsealed, as it waits for streams. */
+static bool give_back(const cla_heap *h) {
+  cla_error_memo memo;
+  size_t freed = 0;
+  pthread_mutex_lock(&h->device->lock);
+  cla_pool *pool = h->device->pool;
+  pthread_mutex_unlock(&h->device->lock);
+  cla__error_keep(&memo);
+  const bool is_trimmed = pool && !cla_pool_trim(pool, &freed);
+  cla__error_restore(&memo);
+  return is_trimmed && freed > 0;
+}
+
+cla_status cla__heap_ready(cla_heap *h) {
+  pthread_mutex_lock(&h->lock);
+  const bool is_made = h->memory != NULL;
+  pthread_mutex_unlock(&h->lock);
+  if (is_made) return CLA_OK;
+  const cla_status status = make_sealed(h);
+  return status == CLA_E_NOMEM && give_back(h) ? make_sealed(h) : status;
+}
+
 /* Into the heap, beside others. */
 static cla_status enter_shared(cla_heap *h, size_t *count) {
   for (;;) {
@@ -211,13 +233,14 @@ static cla_status enter_shared(cla_heap *h, size_t *count) {
     if (!status && is_made) ++*count;
     pthread_mutex_unlock(&h->lock);
     if (status || is_made) return status;
-    status = make_sealed(h);
+    status = cla__heap_ready(h);
     if (status) return status;
   }
 }
 
 static cla_status enter_alone(cla_heap *h) {
-  cla_status status = cla__heap_seal(h, false);
+  cla_status status = cla__heap_ready(h);
+  if (!status) status = cla__heap_seal(h, false);
   if (status) return status;
   pthread_mutex_lock(&h->lock);
   status = reserve_user(h);
