@@ -527,6 +527,7 @@ describe("dev.heap", function()
     local out <close> = assert(dev:alloc(40))
     assert(explicit.grab { false, 100, out, size = 10 }):close()
     assert.equal(0, sum_of(out))
+    assert.is_true(assert(explicit.grab { false, 100, out, size = 10, heap_oom = "error" }):wait()) -- no heap to watch
     assert.equal(0, heap:stats().reserved)
   end)
 
@@ -973,7 +974,8 @@ kernel void two(global uint *out) {
     assert.matches("take: 93 allocations failed: the heap of 8388608 bytes had no room", message, 1, true)
     assert.equal(message, failure(event.wait, event))
     local huge <close> = assert(program.take { 5 * cl.GiB, out, size = 1, heap_oom = "error" })
-    assert.matches("1 allocation failed: .*; the largest refused so far asked for 5368709120 bytes", failure(huge.wait, huge))
+    assert.matches("1 allocation failed: .*; the largest refused so far asked for 5368709120 bytes",
+      failure(huge.wait, huge))
     assert.equal(5 * cl.GiB, heap:stats().largest_refused)
     -- Counting is what happens otherwise; what failed before is not this launch's.
     assert.equal(0, take(MiB, 5, { heap_oom = "count" }))

@@ -58,8 +58,8 @@ static void drop_done(cla_heap *h) {
   }
 }
 
-/* All of them, from the last to the first: where one is done and taken out, the last comes into its place, and that one has
- * had its turn. New ones are behind them all. */
+/* Users are gone through from the last to the first: where one is done and taken out meanwhile, the last comes into its
+ * place, and that one has had its turn. New ones are behind them all. */
 static size_t count_users(cla_heap *h) {
   pthread_mutex_lock(&h->lock);
   const size_t n = h->nusers;
@@ -188,8 +188,8 @@ static cla_status order_after_alone(cla_heap *h, cla_stream *s) {
   return status;
 }
 
-/* Makes the memory while sealed; an instant later it may be gone again, so whoever called looks once more. Someone at work
- * outside the library has it made, or had: that is no failure. */
+/* Makes the memory while sealed; an instant later it may be gone again, so whoever called looks once more. Someone at
+ * work outside the library has it made, or had: that is no failure. */
 static cla_status make_sealed(cla_heap *h) {
   cla_error_memo memo;
   cla__error_keep(&memo);

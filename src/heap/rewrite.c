@@ -11,13 +11,14 @@
  *                               every cla__heap
  *
  * Both sides of conditionals are rewritten, except in "#if 0". Names that the source itself defines as a function are
- * its own, and those of macros from their #define on; so are variables, members and labels of these names, and prototypes
- * stay as they are. A header is not looked into: what it calls malloc stays undeclared, and the compiler says so.
+ * its own, and those of macros from their #define on; so are variables, members and labels of these names, and
+ * prototypes stay as they are. A header is not looked into: what it calls malloc stays undeclared, and the compiler says
+ * so.
  *
  * Refused, with the line: malloc without a call (its address, an argument of a macro that calls it), and likewise the
  * name of a function that allocates, as a macro's argument; a call outside of functions; a function that allocates and
- * has its head from a macro, by pasting or not, as nothing can be added to it. Braces or parentheses that do not match are the compiler's to complain about: such a source may come back
- * unchanged, but is never refused. */
+ * has its head from a macro, by pasting or not, as nothing can be added to it. Braces or parentheses that do not match
+ * are the compiler's to complain about: such a source may come back unchanged, but is never refused. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
