@@ -289,6 +289,9 @@ describe("a heap on a simulated device", function()
     late:complete(a)
     assert.is_true(after.done)
     assert.is_true(watched:wait())
+    local waited <close> = take(a, "error")
+    assert.is_true(waited:wait())
+    assert.equal(0, late:complete(a)) -- for the counts too
   end)
 end)
 

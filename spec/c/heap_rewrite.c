@@ -185,6 +185,13 @@ static void macros_are_rewritten(void) {
        "#undef malloc\n#define malloc(n) 1\n#undef malloc\n#define malloc(n) 2\nvoid f(CLA_HEAP cla__heap) { "
        "malloc(3); "
        "cla_free(cla__heap, 0); }"},
+      {"#define SAVED(x) int free = x; int *malloc = &free\nvoid f() { SAVED(3); calloc(1, 1); }",
+       "#define SAVED(x) int free = x; int *malloc = &free\nvoid f(CLA_HEAP cla__heap) { SAVED(3); "
+       "cla_calloc(cla__heap, 1, "
+       "1); }"},
+      {"void g(void) { free(0); }\n#define G g\nvoid f() { G(); }",
+       "void g(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }\n#define G() g(cla__heap)\nvoid f(CLA_HEAP cla__heap) { "
+       "G(); }"},
       /* names of functions that are no more than letters to a macro, or a variable's there */
       {"#define N(x) #x\n#define P(x) x##_p(3)\nvoid g() { free(0); } void f() { N(g); P(g); h(g); }",
        "#define N(x) #x\n#define P(x) x##_p(3)\nvoid g(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); } "
@@ -291,6 +298,7 @@ static void nothing_to_do_changes_nothing(void) {
       "",
       "\n",
       "kernel void f(global int *x) { x[get_global_id(0)] = 1; }",
+      "/* a * malloc(3) / b **/ void f() { int a = 4 / 2 * 3; /**/ }",
       "/* malloc(3) */ constant char s[] = \"free(x)\"; // calloc(1, 1)",
       "kernel void f() { int free = 3, malloc = 4; free += malloc; }",
       "kernel void f(int free, global int *malloc) { malloc[free] = 1; }",
