@@ -24,6 +24,7 @@ function Session:try(f, ...)
   if ok and result ~= nil then return result end
   if not ok then
     assert(type(result) == "string" and #result > 0, "an error that is no message")
+    assert(not result:find "attempt to" and not result:find "bad argument", result) -- of nil, that a call gave instead
     message = result
   else
     assert(type(message) == "string" and #message > 0, "a failure without a message")
@@ -58,6 +59,7 @@ function Session:inspect(heap)
   self:try(heap.leaks, heap)
   self:try(heap.reset_peaks, heap, true)
   self:try(heap.reset_peaks, heap)
+  self:try(heap.draw, heap)
   assert(#tostring(heap) > 0)
 end
 

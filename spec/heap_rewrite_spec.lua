@@ -181,6 +181,34 @@ describe("a program with heap = true", function()
     expect({ 20 }, BRANCHES, { defines = { STYLE = 2 } })
   end)
 
+  it("may have macros of its own around the five, and around types and attributes", function()
+    expect({ 105, 106 }, [[
+static global void *counted(size_t n, global int *out) {
+  if (out) *out += 100;
+  return malloc(n);
+}
+#define malloc(n) counted(n, out)
+#define free(p) (void)free((p))
+#define SOME(T) static inline T
+#define ATTRIBUTE(x) __attribute__((x))
+SOME(global int *) ATTRIBUTE(noinline) boxed(int value, global int *out) {
+  int take(int), give(int);
+  global int *p = malloc(sizeof(int));
+  if (p) *p = give(take(value));
+  return p;
+}
+int take(int n) { free(calloc(1, 1)); return n; }
+int give(int n) { free(calloc(1, 1)); return n; }
+ATTRIBUTE(reqd_work_group_size(1, 1, 1)) kernel void f(global int *out) {
+  global int *own = out + get_global_id(0);
+  global int *p = boxed(5 + get_global_id(0), own);
+  *own += *p;
+  free(p);
+}
+#undef malloc
+kernel void other(global int *out) { free(malloc(3)); }]])
+  end)
+
   it("may have names of its own for anything", function()
     expect({ 12345 }, [[
       struct s { int malloc, free; };
@@ -200,6 +228,13 @@ describe("a program with heap = true", function()
     expect({ 3 }, source)
     local prog <close> = dev:program(source, { heap = true })
     assert.equal(1, #prog.f.args)
+  end)
+
+  it("may come from a file with a byte order mark, and from any system", function()
+    local source = "\xef\xbb\xbfkernel void f(global int *out) {\r\n  global int *p = malloc(4);\r\n  *p = N;\r\n"
+    expect({ 7 }, source .. "  *out = *p;\r\n  free(p);\r\n}", { defines = { N = 7 } })
+    expect({ 7 }, source:gsub("\r\n", "\r") .. "*out = *p; free(p); }", { defines = { N = 7 } })
+    assert.matches("[:(]4[:,][^\n]*nonsense", failure(dev.program, dev, source .. "  nonsense; }", { heap = true }))
   end)
 
   it("shows kernels with the arguments that their source has", function()
@@ -268,6 +303,18 @@ loc(3);
       assert.matches("line 1: malloc is called outside of any function", message_of "int x = malloc(3);")
     end)
 
+    it("says what the argument is that a call pasted together lacks", function()
+      local message = message_of [[
+#define CALL(name, x) do_##name(x)
+static void do_drop(global int *p) { free(p); }
+kernel void f(global int *out) {
+  CALL(drop, out);
+}]]
+      assert.matches("[:(]4[:,]", message)
+      assert.matches("\ncla__heap: the heap, which functions .* CLA_HEAP heap, and cla_malloc%(heap, n%)$", message)
+      assert.not_matches("CLA_HEAP", message_of "kernel void f(global int *out) { *out = nonsense; }")
+    end)
+
     it("through a header that calls malloc says that malloc is not declared", function()
       local folder = os.tmpname()
       assert(os.remove(folder))
@@ -279,6 +326,18 @@ loc(3);
       local message = message_of(source, { options = "-I" .. folder })
       assert(os.execute(("rm -r '%s'"):format(folder)))
       assert.matches("malloc", message)
+      assert.matches("seen in the source and in defines; not in a header", message, 1, true)
+    end)
+
+    it("says where malloc is not seen", function()
+      local hint = "\nmalloc and its like are seen in the source and in defines; .* and cla_malloc%(heap, n%)$"
+      assert.matches(hint, message_of("kernel void f(global int *out) { NEW(3); }", { options = "-DNEW(n)=malloc(n)" }))
+      assert.matches(hint, message_of [[
+#ifdef DEBUGGING
+#define malloc(n) logged(n, __LINE__)
+#endif
+kernel void f(global int *out) { free(malloc(3)); }]])
+      assert.not_matches("seen in", failure(dev.program, dev, "kernel void f(global int *out) { malloc(3); }"))
     end)
   end)
 

@@ -208,7 +208,6 @@ describe("a heap on a simulated device", function()
 
   it("says so when the device has no memory left, and can be tried again", function()
     local small <close> = cl.simulate { capacity = 16 * MiB }
-    local pool = small:pool()
     local buffer = assert(small:alloc(12 * MiB))
     local program <close> = assert(small:program(SOURCE, { heap = true }))
     local event, message, code = program.take { 100, false, size = 1 }
@@ -216,9 +215,22 @@ describe("a heap on a simulated device", function()
     assert.equal("NOMEM", code)
     assert.matches("take: heap: Simulated.* cannot give %d+ bytes, 8388608 of them for kernels", message)
     buffer:close()
-    pool:trim()
     small.heap.limit = 4 * MiB -- nothing is fixed by a kernel that did not run
     assert(program.take { 100, false, size = 1 }):close()
+  end)
+
+  it("takes the memory that the device's pool only keeps", function()
+    for _, oom in ipairs { "count", "error" } do
+      local small <close> = cl.simulate { capacity = 16 * MiB }
+      local program <close> = assert(small:program(SOURCE, { heap = true }))
+      local kept <close> = assert(small:alloc(MiB))
+      assert(small:alloc(12 * MiB)):close()
+      local before = small:pool():stats().reserved_bytes
+      local event <close> = assert(program.take { 100, false, size = 1, heap_oom = oom })
+      assert.is_true(event:wait())
+      assert.equal(before - 12 * MiB, small:pool():stats().reserved_bytes)
+      assert.equal(kept.size, small:pool():stats().active_bytes)
+    end
   end)
 
   it("is not made by a launch of nothing", function()
@@ -267,11 +279,19 @@ describe("a heap on a simulated device", function()
     local after <close> = take(a)
     late:complete(a) -- its second waits for b's
     assert.is_false(after.done)
-    late:complete(b)
+    for _ = 1, 10 do
+      if not watched.done then late:complete(b, 1) end
+    end
     assert.is_true(watched.done)
+    late:complete(a)
+    assert.is_false(after.done) -- the counts after the watched kernel are still to be read
+    late:complete(b)
     late:complete(a)
     assert.is_true(after.done)
     assert.is_true(watched:wait())
+    local waited <close> = take(a, "error")
+    assert.is_true(waited:wait())
+    assert.equal(0, late:complete(a)) -- for the counts too
   end)
 end)
 
@@ -515,6 +535,7 @@ describe("dev.heap", function()
     local out <close> = assert(dev:alloc(40))
     assert(explicit.grab { false, 100, out, size = 10 }):close()
     assert.equal(0, sum_of(out))
+    assert.is_true(assert(explicit.grab { false, 100, out, size = 10, heap_oom = "error" }):wait()) -- no heap to watch
     assert.equal(0, heap:stats().reserved)
   end)
 
@@ -665,6 +686,46 @@ kernel void f(global int *x) { x[0] = myalloc(4) != 0; }]], { heap = true })
     assert.is_true(heap:check())
   end)
 
+  it("measures from what is live before on, and peaks begin anew there", function()
+    local pointers <close> = keep(1000, 100)
+    local before = heap:stats()
+    local peak, live = heap:measure(function() end)
+    assert.equal(before.used, live)
+    assert.equal(before.peak, peak)
+    assert(peak >= live)
+    assert(program.put_back { pointers, 0, size = 90 }):close()
+    assert.equal(before.peak, heap:stats().peak)
+    assert(heap:reset_peaks(true))
+    local after = heap:stats()
+    assert.equal(after.used, after.peak_live)
+    assert(after.peak >= after.used and after.peak <= before.peak)
+    assert(program.put_back { pointers, 0, size = 100 }):close() -- ten live ones; the others are freed twice
+    assert(heap:reset_peaks())
+    assert(heap:stats().peak <= before.peak)
+    assert.equal(0, heap:stats().peak_live)
+  end)
+
+  it("counts as waste what only blocks of one size can get", function()
+    keep(100, 1):close()
+    local stats = heap:stats() -- one page with one block
+    assert(stats.waste > 0 and stats.waste == stats.peak - stats.used, stats.waste)
+    keep(3 * MiB, 1):close() -- whole pages
+    assert.equal(stats.waste, heap:stats().waste)
+    keep(100, 1):close()
+    assert.equal(2 * stats.used + 3 * MiB, heap:stats().used)
+    assert.equal(stats.waste - stats.used, heap:stats().waste)
+  end)
+
+  it("records frees of what lies outside, without a place inside", function()
+    local pointers <close> = keep(64, 1)
+    assert(program.put_back { pointers, 1 << 40, size = 1 }):close()
+    local fault = heap:stats().faults[1]
+    assert.equal("foreign", fault.kind)
+    assert.is_nil(fault.offset)
+    assert.equal(string.unpack("<i8", pointers:read()) + (1 << 40), fault.pointer)
+    assert.equal(1, heap:stats().bad_frees)
+  end)
+
   it("ends measuring when the function raises, and does not nest", function()
     assert.equal("on purpose", failure(heap.measure, heap, function() error("on purpose", 0) end))
     assert.matches("being measured already", failure(heap.measure, heap, function() heap:measure(print) end), 1, true)
@@ -681,6 +742,50 @@ kernel void f(global int *x) { x[0] = myalloc(4) != 0; }]], { heap = true })
     local peak, live = co()
     assert(peak >= live and live >= 1100, live)
     assert.matches("boolean expected, got number", failure(heap.reset_peaks, heap, 1))
+  end)
+
+  it("ends measuring with the coroutine that it is in", function()
+    local function begin()
+      local co = coroutine.create(function() heap:measure(coroutine.yield) end)
+      assert(coroutine.resume(co))
+      return co
+    end
+    take(100)
+    local co = begin()
+    assert.matches("being measured already", failure(heap.measure, heap, print), 1, true)
+    assert.is_true(coroutine.close(co))
+    take(100)
+    assert.equal(0, heap:stats().peak_live)
+    begin() -- nobody will go on with it
+    collectgarbage()
+    collectgarbage()
+    local _, live = heap:measure(take, 1000)
+    assert(live >= 1200 and live < 1400, live)
+  end)
+
+  it("gives no figures when it cannot read them", function()
+    take(100)
+    for _, name in ipairs { "leaks", "stats", "blocks", "draw", "check" } do
+      cl.debug.fail("enqueue_read", name == "draw" and 3 or 1) -- its first line makes two, and does without
+      local result, message, code = heap[name](heap)
+      cl.debug.fail("any", 0)
+      assert.is_nil(result, name)
+      assert.matches("enqueue_read failed", message, 1, true)
+      assert.equal("NOMEM", code)
+    end
+    for n, call in pairs { "enqueue_read", "enqueue_write" } do
+      local ran = false
+      cl.debug.fail(call, 1)
+      local peak, message = heap:measure(function() ran = true end)
+      assert.is_nil(peak)
+      assert.is_false(ran, n)
+      assert.matches(call .. " failed", message, 1, true)
+      peak, message = heap:measure(function() cl.debug.fail(call, 1) end)
+      cl.debug.fail("any", 0)
+      assert.is_nil(peak)
+      assert.matches(call .. " failed", message, 1, true)
+    end
+    assert(heap:measure(print)) -- nothing is in the way of the next
   end)
 
   -- numba-cuda-mlir#247: a leak in each launch drains the heap unseen.
@@ -761,6 +866,9 @@ kernel void two(global uint *out) {
     }, lines)
     assert.matches("draw: width: expected an integer of at least 1, got 0", failure(heap.draw, heap, 0), 1, true)
     assert.matches("draw: rows: .* got 1%.5", failure(heap.draw, heap, 1, 1.5))
+    local finest = heap:draw(1 << 30, 1 << 30) -- 512 bytes a character, however much room there is
+    for _, huge in ipairs { 1 << 32, 1 << 62, math.maxinteger } do assert.equal(finest, heap:draw(huge, huge)) end
+    assert.matches("\n  %+\n# taken", heap:draw(1, 1))
   end)
 
   -- ---- Blocks from the host ----
@@ -823,6 +931,14 @@ kernel void two(global uint *out) {
     assert.matches("no live block is at", failure(heap.read, heap, ref, 1), 1, true)
   end)
 
+  it("is not made to say that a reference is none", function()
+    for _, call in ipairs { heap.free, heap.read, heap.write } do
+      assert.matches("1 is no reference into the heap", failure(call, heap, 1, call == heap.read and 1 or "x"), 1, true)
+    end
+    assert.equal(0, heap:stats().reserved)
+    heap.limit = MiB
+  end)
+
   it("gives nothing for nothing", function()
     assert.equal(0, heap:alloc(0))
     assert.is_true(heap:free(0))
@@ -865,12 +981,18 @@ kernel void two(global uint *out) {
     local message = failure(event.wait, event)
     assert.matches("take: 93 allocations failed: the heap of 8388608 bytes had no room", message, 1, true)
     assert.equal(message, failure(event.wait, event))
+    local huge <close> = assert(program.take { 5 * cl.GiB, out, size = 1, heap_oom = "error" })
+    assert.matches("1 allocation failed: .*; the largest refused so far asked for 5368709120 bytes",
+      failure(huge.wait, huge))
+    assert.equal(5 * cl.GiB, heap:stats().largest_refused)
     -- Counting is what happens otherwise; what failed before is not this launch's.
     assert.equal(0, take(MiB, 5, { heap_oom = "count" }))
     local fine <close> = assert(program.take { 16, out, size = 1, heap_oom = "error" })
     assert.is_true(fine:wait())
     assert.matches('heap_oom: "error" or "count" expected, got never', failure(program.take,
       { 1, out, size = 1, heap_oom = "never" }), 1, true)
+    assert.matches('heap_oom: "error" or "count" expected, got error', failure(program.take,
+      { 1, out, size = 1, heap_oom = "error\0" }), 1, true)
     assert.matches('heap_oom: "error" or "count" expected, got boolean', failure(program.take,
       { 1, out, size = 1, heap_oom = true }), 1, true)
   end)

@@ -136,6 +136,7 @@ describe("pool:draw", function()
   end)
 
   it("refuses widths and rows that are no counts", function()
+    assert.is_string(pool:draw(math.maxinteger, math.maxinteger))
     assert.error_matches(function() pool:draw(0) end, "draw: width: expected an integer of at least 1, got 0")
     assert.error_matches(function() pool:draw(8, "x") end, "draw: rows: expected an integer of at least 1, got x")
   end)

@@ -70,7 +70,7 @@ function draw.drawer(describe, snapshot)
     local lines = { describe(pool) }
     if #segments == 0 then return lines[1] end
     local is_shown, left_out, largest = choose(segments, rows)
-    local step = (largest + width - 1) // width
+    local step = (largest - 1) // width + 1
     for i, segment in ipairs(segments) do
       if is_shown[segment] then
         lines[#lines + 1] = ("  %3d  %10s  %s"):format(i, trace.human(segment.size), bar(segment, step))

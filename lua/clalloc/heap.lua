@@ -55,7 +55,9 @@ end
 
 local function leaks(heap)
   local groups, list = {}, setmetatable({}, report)
-  for _, block in ipairs(heap:blocks()) do
+  local blocks, message, code = heap:blocks()
+  if not blocks then return nil, message, code end
+  for _, block in ipairs(blocks) do
     local group = group_of(groups, block)
     group.blocks, group.bytes = group.blocks + 1, group.bytes + block.size
   end
@@ -66,27 +68,38 @@ end
 
 -- ---- Peaks ---------------------------------------------------------------------------------------------------
 
-local measured = {} -- heaps whose peak is being followed, by this Lua state
+-- Runs in progress, by this Lua state: each a table with its heap, which nothing but the run holds on to. A coroutine
+-- that is closed ends its run; one that is forgotten ends it when it is collected.
+local measured = setmetatable({}, { __mode = "k" })
 
--- Stops following the peak also when the function raises.
-local function end_measuring(heap, ok, ...)
-  for i, other in ipairs(measured) do
-    if rawequal(other, heap) then table.remove(measured, i) end
-  end
-  local stats = heap:stats()
-  heap:reset_peaks()
-  if not ok then error((...), 0) end
+local run_type = {}
+
+function run_type.__close(run)
+  if measured[run] then pcall(run.heap.reset_peaks, run.heap) end
+  measured[run] = nil
+end
+
+local function read_peaks(run)
+  local heap = run.heap
+  local stats, message, code = heap:stats()
+  if not stats then return nil, message, code end
+  local ok, why, kind = heap:reset_peaks()
+  if not ok then return nil, why, kind end
+  measured[run] = nil
   return stats.peak, stats.peak_live
 end
 
 local function measure(heap, f, ...)
   if type(f) ~= "function" then error(("measure: function expected, got %s"):format(type(f)), 2) end
-  for _, other in ipairs(measured) do
-    if other == heap then error("measure: the heap is being measured already", 2) end
+  for run in pairs(measured) do
+    if run.heap == heap then error("measure: the heap is being measured already", 2) end
   end
-  heap:reset_peaks(true)
-  measured[#measured + 1] = heap
-  return end_measuring(heap, pcall(f, ...))
+  local ok, message, code = heap:reset_peaks(true)
+  if not ok then return nil, message, code end
+  local run <close> = setmetatable({ heap = heap }, run_type)
+  measured[run] = true
+  f(...)
+  return read_peaks(run)
 end
 
 -- ---- The map -------------------------------------------------------------------------------------------------
@@ -115,9 +128,14 @@ local function drawer(describe)
   return function(heap, width, rows)
     width, rows = draw.check_count("width", width, WIDTH), draw.check_count("rows", rows, ROWS)
     local lines, limit = { describe(heap) }, heap.limit
-    if limit == 0 or heap:stats().reserved == 0 then return lines[1] end
-    local step = math.max(512, (limit + width * rows - 1) // (width * rows))
-    local cells, line = fill_cells(heap:blocks(), step), {}
+    if limit == 0 then return lines[1] end
+    local stats, message, code = heap:stats()
+    if not stats then return nil, message, code end
+    if stats.reserved == 0 then return lines[1] end
+    local blocks, why, kind = heap:blocks()
+    if not blocks then return nil, why, kind end
+    local step = math.max(512, ((limit - 1) // width + rows) // rows) -- limit / (width * rows), however large those are
+    local cells, line = fill_cells(blocks, step), {}
     local last = (limit + step - 1) // step - 1
     for cell = 0, last do
       line[#line + 1] = mark(cells[cell], math.min(step, limit - cell * step))

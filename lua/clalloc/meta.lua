@@ -870,7 +870,9 @@ function heap:check() end
 function heap:blocks() end
 
 ---What is live, by kernel and line, or without sites by size; the most bytes first. Printing it gives a table.
----@return clalloc.heap_leak[] leaks
+---@return clalloc.heap_leak[]? leaks
+---@return string? message
+---@return string? code
 function heap:leaks() end
 
 ---A block from the host, for kernels to use and to free. 0 bytes: 0, as malloc(0) is null.
@@ -921,16 +923,21 @@ function heap:reset() end
 function heap:reset_peaks(exact) end
 
 ---The most that a run takes: calls the function, waits for its kernels. For choosing a limit.
+---
+---`peak` counts pages that earlier kernels have used and emptied too: reset the heap first for the least limit.
 ---@param f function
 ---@param ... any arguments for it
----@return integer peak bytes of whole pages: what a limit has to cover
----@return integer peak_live bytes in live blocks
+---@return integer? peak bytes of whole pages: what a limit has to cover
+---@return integer|string peak_live bytes in live blocks; or the message
+---@return string? code
 function heap:measure(f, ...) end
 
 ---The heap as text: a character for each range of bytes.
 ---@param width? integer characters in a row; otherwise 64
 ---@param rows? integer rows at most; otherwise 16
----@return string
+---@return string? text
+---@return string? message
+---@return string? code
 function heap:draw(width, rows) end
 
 ---Lets go of this handle; the heap stays with the device.

@@ -120,6 +120,108 @@ static void blocks_of_the_hosts(cla_heap *h) {
   CHECK(cla_heap_reset(h) == CLA_OK);
 }
 
+/* ---- Notes that a kernel has written over: each rule of the recount finds its own contradiction ---- */
+
+static uint32_t get_word(const cla_heap *h, uint64_t at) {
+  uint32_t word = 0;
+  CHECK(clEnqueueReadBuffer(h->device->service->queue, h->memory, CL_TRUE, 4 * at, 4, &word, 0, NULL, NULL) ==
+        CL_SUCCESS);
+  return word;
+}
+
+static void set_word(const cla_heap *h, uint64_t at, uint32_t word) {
+  CHECK(clEnqueueWriteBuffer(h->device->service->queue, h->memory, CL_TRUE, 4 * at, 4, &word, 0, NULL, NULL) ==
+        CL_SUCCESS);
+}
+
+static void finds(cla_heap *h, const char *what) {
+  const bool is_found = cla_heap_check(h) == CLA_E_INVALID && strstr(cla_last_error(), what) != NULL;
+  if (!CHECK(is_found)) fprintf(stderr, "  wanted: %s\n  got:    %s\n", what, cla_last_error());
+}
+
+/* With another value in one word; then it is put back. */
+static void spoil(cla_heap *h, uint64_t at, uint32_t word, const char *what) {
+  const uint32_t before = get_word(h, at);
+  CHECK(before != word);
+  set_word(h, at, word);
+  finds(h, what);
+  set_word(h, at, before);
+  CHECK(cla_heap_check(h) == CLA_OK);
+}
+
+static uint64_t word_of(const cla_heap *h, uint32_t page) { return h->plan.pages + cla__page_word(page); }
+
+/* A page with one block, the first. */
+static void spoil_slab(cla_heap *h, uint32_t page) {
+  const cla__heap_plan *plan = &h->plan;
+  const uint64_t at = word_of(h, page), bits = cla__heap_bits_at(plan, page);
+  const uint32_t word = get_word(h, at), k = cla__page_code(word) - 1, last = plan->capacity[k];
+  CHECK((word & CLA_HEAP_USED) == 1 && get_word(h, bits) == 1 && last > 1 && last % 32);
+  spoil(h, at, word + last, "more blocks are used than it has");
+  spoil(h, at, word + 1, "its count of blocks differs from its bits");
+  spoil(h, bits, 3, "its count of blocks differs from its bits");
+  spoil(h, bits, 0, "its count of blocks differs from its bits");
+  spoil(h, at, word + ((plan->nclasses - k) << CLA_HEAP_CODE_SHIFT), "it is a slab of a class that there is not");
+  spoil(h, at, word - ((k + 1) << CLA_HEAP_CODE_SHIFT), "it is free and has blocks");
+  /* the block's bit moved behind the last */
+  set_word(h, bits, 0);
+  const uint32_t before = get_word(h, bits + last / 32);
+  set_word(h, bits + last / 32, before | UINT32_C(1) << last % 32);
+  finds(h, "a block lies beyond its last");
+  set_word(h, bits + last / 32, before);
+  set_word(h, bits, 1);
+}
+
+static void spoil_maps(cla_heap *h, uint32_t page, uint32_t free_page) {
+  const cla__heap_plan *plan = &h->plan;
+  const uint32_t k = cla__page_code(get_word(h, word_of(h, page))) - 1, nhints = 4 * plan->nhints[k];
+  const uint64_t room = plan->room_maps + (uint64_t)k * (plan->level0 + plan->level1);
+  const uint64_t free_word = plan->free_map + free_page / 32, room_word = room + page / 32;
+  const uint32_t free_bit = UINT32_C(1) << free_page % 32, room_bit = UINT32_C(1) << page % 32;
+  spoil(h, free_word, get_word(h, free_word) & ~free_bit, "it is free and nobody will find it");
+  spoil(h, plan->free_map + plan->level0 + free_page / 1024, 0, "level 1 of the free pages misses it");
+  CHECK(get_word(h, room_word) == 0 && get_word(h, room + plan->level0 + page / 1024) == 0); /* a hint has it */
+  spoil(h, room_word, room_bit, "level 1 of the pages with room misses it");
+  for (uint32_t i = 0; i < nhints; i++)
+    if (get_word(h, plan->hints[k] + i) == page)
+      spoil(h, plan->hints[k] + i, CLA_HEAP_NONE, "it has room that nobody will");
+}
+
+static void spoil_run(cla_heap *h, uint32_t head, uint32_t free_page) {
+  const uint32_t free_word = get_word(h, word_of(h, free_page)), code = UINT32_C(1) << CLA_HEAP_CODE_SHIFT;
+  const uint64_t length = cla__heap_bits_at(&h->plan, head);
+  spoil(h, length, 0, "its run has an impossible length");
+  spoil(h, length, h->plan.npages - head + 1, "its run has an impossible length");
+  spoil(h, length, get_word(h, length) + 1, "its run is broken");
+  spoil(h, length, get_word(h, length) - 1, "it continues a run that does not begin");
+  spoil(h, word_of(h, head + 1), free_word, "its run is broken");
+  spoil(h, word_of(h, free_page), free_word + CLA_HEAP_BODY * code, "it continues a run that does not begin");
+  spoil(h, word_of(h, free_page), free_word + CLA_HEAP_TAKEN * code, "it is half taken");
+  spoil(h, word_of(h, free_page), free_word + 1, "it is free and has blocks");
+  if (h->plan.npages < h->plan.npages_padded)
+    spoil(h, word_of(h, h->plan.npages), free_word, "it lies behind the last");
+}
+
+static void contradictions_are_found(cla_heap *h) {
+  const cla__heap_plan *plan = &h->plan;
+  uint32_t block = 0, run = 0;
+  CHECK(cla_heap_set_limit(h, 3 << 20) == CLA_OK);
+  CHECK(cla_heap_alloc(h, 100, &block) == CLA_OK && cla_heap_alloc(h, 1 << 20, &run) == CLA_OK);
+  const uint32_t page = (uint32_t)(cla__heap_offset(plan, block) >> plan->page_shift);
+  const uint32_t head = (uint32_t)(cla__heap_offset(plan, run) >> plan->page_shift);
+  const uint32_t free_page = head + (UINT32_C(1) << 20 >> plan->page_shift); /* behind the run */
+  CHECK(cla__page_code(get_word(h, word_of(h, free_page))) == CLA_HEAP_FREE && free_page < page);
+  spoil(h, CLA_HEAP_NPAGES, 1, "description of itself has been overwritten");
+  spoil(h, CLA_HEAP_CLASS, 1, "description of itself has been overwritten");
+  spoil_slab(h, page);
+  spoil_maps(h, page, free_page);
+  spoil_run(h, head, free_page);
+  spoil(h, plan->shards + CLA_HEAP_SHARD_MALLOCS, 77, "allocations less");
+  spoil(h, CLA_HEAP_PAGES_NOW, 1, "1 pages counted as taken");
+  CHECK(cla_heap_free(h, block) == CLA_OK && cla_heap_free(h, run) == CLA_OK && cla_heap_check(h) == CLA_OK);
+  CHECK(cla_heap_reset(h) == CLA_OK && cla_heap_set_limit(h, CLA_HEAP_DEFAULT_LIMIT) == CLA_OK);
+}
+
 /* ---- Between cla_heap_use and cla_heap_used ---- */
 
 static void uses_come_in_pairs(cla_device *d, cla_device *other) {
@@ -141,6 +243,26 @@ static void uses_come_in_pairs(cla_device *d, cla_device *other) {
   CHECK(cla_heap_used(h, stream) == CLA_OK);
   CHECK(cla_heap_get_stats(h, &s) == CLA_OK && s.reserved > s.limit);
   CHECK(cla_heap_reset(h) == CLA_OK);
+}
+
+/* What is submitted in between is waited for. */
+static void uses_are_waited_for(void) {
+  const cla_simulation late = {.capacity = (uint64_t)1 << 30, .manual = true};
+  const cl_uint zero = 0;
+  cla_device *d;
+  cla_heap *h = NULL;
+  cl_mem memory = NULL;
+  CHECK(cla_simulate(&late, &d) == CLA_OK && cla_device_heap(d, &h) == CLA_OK);
+  cla_stream *s = cla_device_stream(d);
+  CHECK(cla_heap_use(h, s, &memory) == CLA_OK && !cla__heap_is_idle(h));
+  CHECK(cla__enqueue_fill(d->driver, s->queue, memory, &zero, 4, 256, 4, 0, NULL, NULL) == CL_SUCCESS);
+  CHECK(cla_stream_submitted(s) == CLA_OK);
+  const uint64_t number = cla__stream_submitted(s);
+  CHECK(cla_heap_used(h, s) == CLA_OK);
+  CHECK(!cla__stream_done(s, number) && !cla__heap_is_idle(h));
+  CHECK(cla_heap_reset(h) == CLA_OK);
+  CHECK(cla__stream_done(s, number) && cla__heap_is_idle(h));
+  cla_device_release(d);
 }
 
 /* ---- Arguments, numbers ---- */
@@ -248,8 +370,10 @@ int main(void) {
   CHECK(cla_device_heap(d, &h) == CLA_OK);
   a_program_of_ones_own(d);
   blocks_of_the_hosts(h);
+  contradictions_are_found(h);
   uses_come_in_pairs(d, sim);
   uses_come_in_pairs(sim, d);
+  uses_are_waited_for();
   missing_arguments(h, cla_device_stream(d));
   kernels_have_numbers(h);
   forked(d, h);

@@ -92,8 +92,31 @@ static void calls_are_rewritten(void) {
        "struct __attribute__((packed)) t { int f; } u = { 1 };"},
       {"#define KERNEL(name) kernel void name\nKERNEL(f)(int x) { free(0); }",
        "#define KERNEL(name) kernel void name\nKERNEL(f)(int x, CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }"},
+      {"#define FN(attribute, name) name\nvoid FN(A(1, 2), g)(int n) { free(0); }",
+       "#define FN(attribute, name) name\nvoid FN(A(1, 2), g)(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); }"},
       {"#define K __kernel\nK void f(int x) { free(0); }",
        "#define K __kernel\nK void f(int x, CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }"},
+      {"#define T(x) static x\n#define A(x)\nT(global int *) g(int n) { return malloc(n); } T(int) A(2) h(int n) A(3) "
+       "{ "
+       "free(0); }\nkernel A(1) void A(2) f(int n) A(3) { g(h(n)); }",
+       "#define T(x) static x\n#define A(x)\nT(global int *) g(CLA_HEAP cla__heap, int n) { return "
+       "cla_malloc(cla__heap, n); "
+       "} T(int) A(2) h(CLA_HEAP cla__heap, int n) A(3) { cla_free(cla__heap, 0); }\n"
+       "kernel A(1) void A(2) f(int n, CLA_HEAP cla__heap) A(3) { g(cla__heap, h(cla__heap, n)); }"},
+      {"void UNKNOWN(1, b) g(int n) { free(0); } void f() { g(1); }",
+       "void UNKNOWN(1, b) g(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); } void f(CLA_HEAP cla__heap) { "
+       "g(cla__heap, 1); }"},
+      {"TYPE(global int *) g(int n) UNKNOWN(1) { return malloc(n); } static TYPE(void) UNKNOWN(2) h(int n) { g(n); }",
+       "TYPE(global int *) g(CLA_HEAP cla__heap, int n) UNKNOWN(1) { return cla_malloc(cla__heap, n); } "
+       "static TYPE(void) UNKNOWN(2) h(CLA_HEAP cla__heap, int n) { g(cla__heap, n); }"},
+      {"void g(int n) { free(0); } void h(int n) { g(n); } void f() { void g(int), h(int n), *k(int); int a = 1, *b; "
+       "g(1), "
+       "h(2); }",
+       "void g(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); } void h(CLA_HEAP cla__heap, int n) { g(cla__heap, "
+       "n); "
+       "} void f(CLA_HEAP cla__heap) { void g(CLA_HEAP cla__heap, int), h(CLA_HEAP cla__heap, int n), *k(int); int a = "
+       "1, "
+       "*b; g(cla__heap, 1), h(cla__heap, 2); }"},
       /* blocks see what is around them */
       {"kernel void f() { enqueue_kernel(q, 0, r, ^{ free(0); }); }",
        "kernel void f(CLA_HEAP cla__heap) { enqueue_kernel(q, 0, r, ^{ cla_free(cla__heap, 0); }); }"},
@@ -145,6 +168,36 @@ static void macros_are_rewritten(void) {
       {"#ifdef D\n#define y z\n#else\nvoid y(int n) { free(0); }\n#endif\nvoid z(int n) { }\nvoid f() { y(3); }",
        "#ifdef D\n#define y z\n#else\nvoid y(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); }\n#endif\n"
        "void z(CLA_HEAP cla__heap, int n) { }\nvoid f(CLA_HEAP cla__heap) { y(cla__heap, 3); }"},
+      /* macros with the names of the five, and what they stand for */
+      {"void *own(int n) { return malloc(n); }\n#define malloc(n) own(n)\n#define NEW malloc(9)\nvoid f() { malloc(3); "
+       "NEW; "
+       "}\n#undef malloc\nvoid g() { malloc(4); }",
+       "void *own(CLA_HEAP cla__heap, int n) { return cla_malloc(cla__heap, n); }\n#define malloc(n) own(cla__heap, "
+       "n)\n"
+       "#define NEW malloc(9)\nvoid f(CLA_HEAP cla__heap) { malloc(3); NEW; }\n#undef malloc\n"
+       "void g(CLA_HEAP cla__heap) { cla_malloc(cla__heap, 4); }"},
+      {"#define free(p) do { if (p) free(p); } while (0)\nvoid f() { free(3); }",
+       "#define free(p) do { if (p) cla_free(cla__heap, p); } while (0)\nvoid f(CLA_HEAP cla__heap) { free(3); }"},
+      {"#define malloc(n) calloc(1, n)\nstruct s { int free, malloc; };\nvoid f() { malloc(3); }",
+       "#define malloc(n) cla_calloc(cla__heap, 1, n)\nstruct s { int free, malloc; };\n"
+       "void f(CLA_HEAP cla__heap) { malloc(3); }"},
+      {"#undef malloc\n#define malloc(n) 1\n#undef malloc\n#define malloc(n) 2\nvoid f() { malloc(3); free(0); }",
+       "#undef malloc\n#define malloc(n) 1\n#undef malloc\n#define malloc(n) 2\nvoid f(CLA_HEAP cla__heap) { "
+       "malloc(3); "
+       "cla_free(cla__heap, 0); }"},
+      {"#define SAVED(x) int free = x; int *malloc = &free\nvoid f() { SAVED(3); calloc(1, 1); }",
+       "#define SAVED(x) int free = x; int *malloc = &free\nvoid f(CLA_HEAP cla__heap) { SAVED(3); "
+       "cla_calloc(cla__heap, 1, "
+       "1); }"},
+      {"void g(void) { free(0); }\n#define G g\nvoid f() { G(); }",
+       "void g(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }\n#define G() g(cla__heap)\nvoid f(CLA_HEAP cla__heap) { "
+       "G(); }"},
+      /* names of functions that are no more than letters to a macro, or a variable's there */
+      {"#define N(x) #x\n#define P(x) x##_p(3)\nvoid g() { free(0); } void f() { N(g); P(g); h(g); }",
+       "#define N(x) #x\n#define P(x) x##_p(3)\nvoid g(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); } "
+       "void f() { N(g); P(g); h(g); }"},
+      {"#define N(x) x + 1\nvoid g() { free(0); } void f() { int g = 3; N(g); }",
+       "#define N(x) x + 1\nvoid g(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); } void f() { int g = 3; N(g); }"},
       /* braces in macros */
       {"#define EACH(i, n) for (int i = 0; i < n; i++) {\nvoid f() { EACH(i, 3) free(0); } free(0); } void g() { f(); "
        "}",
@@ -181,6 +234,11 @@ static void branches_are_all_rewritten(void) {
        "#ifdef D\nint y(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); return n; }\n#else\n#define y z\n"
        "int z(CLA_HEAP cla__heap, int n) { cla_free(cla__heap, 0); return n; }\n#endif\n"
        "void f(CLA_HEAP cla__heap) { y(cla__heap, 3); }"},
+      {"#define PARAMS int n\n#ifdef D\n#define f(n) malloc(n)\n#else\nint f(PARAMS) { free(0); return n; }\n#endif\n"
+       "void g() { f(1); }",
+       "#define PARAMS int n\n#ifdef D\n#define f(cla__heap, n) cla_malloc(cla__heap, n)\n#else\n"
+       "int f(CLA_HEAP cla__heap, PARAMS) { cla_free(cla__heap, 0); return n; }\n#endif\n"
+       "void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
       {"#if 0\ndon't malloc \"\n#if 1\nmalloc(3\n#endif\n#else\nvoid f() { free(0); }\n#endif\nvoid g() { f(); }",
        "#if 0\ndon't malloc \"\n#if 1\nmalloc(3\n#endif\n#else\nvoid f(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); "
        "}\n"
@@ -192,6 +250,17 @@ static void branches_are_all_rewritten(void) {
        "void f(CLA_HEAP cla__heap, int x) {\n#ifdef A\nif (x) {\n#endif\ncla_free(cla__heap, 0);\n#ifdef "
        "A\n}\n#endif\n} "
        "void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
+      {"void f(int x) {\n#if A\nif (x) {\n#else\nwhile (x) {\n#endif\nfree(0); } } void g() { f(1); }",
+       "void f(CLA_HEAP cla__heap, int x) {\n#if A\nif (x) {\n#else\nwhile (x) {\n#endif\ncla_free(cla__heap, 0); } } "
+       "void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
+      {"void f(int x) {\n#if A\nif (x) {\n#elif B\nwhile (x) {\n#endif\nfree(0);\n#if A || B\n}\n#endif\n} void g() { "
+       "f(1); }",
+       "void f(CLA_HEAP cla__heap, int x) {\n#if A\nif (x) {\n#elif B\nwhile (x) {\n#endif\ncla_free(cla__heap, "
+       "0);\n#if A || B\n}\n#endif\n} void g(CLA_HEAP cla__heap) { f(cla__heap, 1); }"},
+      /* where another configuration closes more than is open */
+      {"#if NEVER\n}} )\n#endif\nvoid f() { free(0); }\n#if NEVER\n}\n#else\nvoid g() { f(); }\n#endif",
+       "#if NEVER\n}} )\n#endif\nvoid f(CLA_HEAP cla__heap) { cla_free(cla__heap, 0); }\n#if NEVER\n}\n#else\n"
+       "void g(CLA_HEAP cla__heap) { f(cla__heap); }\n#endif"},
       {"#ifdef A\nkernel void f(int x) {\n#endif\n#ifdef A\nfree(0);\n}\n#endif\nvoid g() { f(1); }",
        "#ifdef A\nkernel void f(int x, CLA_HEAP cla__heap) {\n#endif\n#ifdef A\ncla_free(cla__heap, 0);\n}\n#endif\n"
        "void g(CLA_HEAP cla__heap) { f(1, cla__heap); }"},
@@ -229,6 +298,7 @@ static void nothing_to_do_changes_nothing(void) {
       "",
       "\n",
       "kernel void f(global int *x) { x[get_global_id(0)] = 1; }",
+      "/* a * malloc(3) / b **/ void f() { int a = 4 / 2 * 3; /**/ }",
       "/* malloc(3) */ constant char s[] = \"free(x)\"; // calloc(1, 1)",
       "kernel void f() { int free = 3, malloc = 4; free += malloc; }",
       "kernel void f(int free, global int *malloc) { malloc[free] = 1; }",
@@ -307,6 +377,16 @@ static void what_cannot_be_rewritten_is_refused(void) {
          "line 2: the macro KERNEL makes the function k_foo, which allocates");
   refuse("#define OPEN(name) kernel void name(global int *x) {\nOPEN(f) malloc(3); }",
          "line 2: the macro OPEN makes the function f, which allocates");
+  refuse("#define FN(T, name, params) static T name params\nFN(void, foo, (int x)) { free(x); }",
+         "line 2: the macro FN makes the function foo, which allocates");
+  refuse("#define CALL(f, x) f(x)\nvoid g(int x) { free(0); }\nvoid f() { CALL(g, 3); }",
+         "line 3: g, which allocates, is given to a macro instead of being called");
+  refuse("#define CALL(x, f) f(x)\n#define ALSO(...) CALL(__VA_ARGS__)\nvoid g(int x) { free(0); }\nvoid f() {\n"
+         "CALL(max(1, 2), g); }",
+         "line 5: g, which allocates, is given to a macro instead of being called");
+  /* although a configuration that is none closes what is not open */
+  refuse("#ifdef __cplusplus\nextern \"C\" {\n#endif\nvoid f() {\n  &malloc; }\n#ifdef __cplusplus\n}\n#endif\n",
+         "line 5: malloc is used without being called");
   refuse("void f() {\n  void *p = &malloc;\n}", "line 2: malloc is used without being called");
   refuse("void f() { g(1, free); }", "line 1: free is used without being called");
   refuse("void f() { (calloc)(1, 1); }", "line 1: calloc is used without being called");
@@ -478,6 +558,10 @@ static void no_text_takes_long(void) {
       "void f(int),",
       "#pragma x\ng(",
       "a(b)(c) ",
+      "#define a(x) x\n#undef a\n",
+      "void f(){free(0);}\n#define M(a, b) #a b##b\nvoid g(){M(f,f,",
+      "f,",
+      "int g(int), h(int), ",
       "int f(int x) ",
       "#define M(a) a\nM(x)(y) {",
       "f\n#if 0\n(\n#endif\n",

@@ -1,4 +1,4 @@
-/* Threads on one heap: two launch, one of them wanting it to itself now and then, one prepares launches from outside, one
+/* Threads on one heap: two launch, one of them wanting it to itself now and then, two prepare launches from outside, one
  * inspects, one resets and changes the limit. What can be busy says so; nothing else goes wrong. Run under ThreadSanitizer. */
 #include <pthread.h>
 
@@ -33,6 +33,8 @@ static void *launcher(void *arg) {
     CHECK(alone ? is_fine(status) : status == CLA_OK);
     if (status) continue;
     CHECK(memory != NULL);
+    for (int n = i % 3; n > 0; n--) sched_yield(); /* nobody takes it away from who is inside, however long he is */
+    CHECK(heap->memory == memory);
     cla__heap_leave(heap, s, alone, i % 5 ? enqueue(s, memory) : 0);
   }
   CHECK(cla_stream_finish(s) == CLA_OK);
@@ -47,8 +49,9 @@ static void *outsider(void *arg) {
   for (int i = 0; i < ROUNDS; i++) {
     cl_mem memory = NULL;
     const cla_status status = cla_heap_use(heap, s, &memory);
-    CHECK(is_fine(status)); /* busy: another outsider's launch while the memory had to be made */
-    if (status) continue;
+    if (!CHECK(status == CLA_OK)) continue;
+    if (i % 3 == 0) sched_yield();
+    CHECK(heap->memory == memory);
     enqueue(s, memory);
     CHECK(cla_heap_used(heap, s) == CLA_OK);
   }
@@ -93,21 +96,46 @@ static void *resetter(void *arg) {
   return NULL;
 }
 
+/* Whoever finds no memory makes it, or finds that another has made it meanwhile and is at work outside the library. */
+static void *maker(void *arg) {
+  cla_stream *s;
+  (void)arg;
+  CHECK(cla_stream_create(device, &s) == CLA_OK);
+  for (int i = 0; i < ROUNDS; i++) {
+    cl_mem memory = NULL;
+    if (!CHECK(cla_heap_use(heap, s, &memory) == CLA_OK)) continue;
+    for (int n = i % 5; n > 0; n--) sched_yield();
+    CHECK(cla_heap_used(heap, s) == CLA_OK && is_fine(cla_heap_reset(heap)));
+  }
+  cla_stream_release(s);
+  return NULL;
+}
+
+static void makers_meet(void) {
+  enum { MAKERS = 3 };
+  pthread_t makers[MAKERS];
+  for (int i = 0; i < MAKERS; i++) pthread_create(&makers[i], NULL, maker, NULL);
+  for (int i = 0; i < MAKERS; i++) pthread_join(makers[i], NULL);
+}
+
 int main(void) {
   const cla_simulation sim = {.capacity = (uint64_t)1 << 30};
   CHECK(cla_simulate(&sim, &device) == CLA_OK);
   CHECK(cla_device_heap(device, &heap) == CLA_OK);
-  pthread_t workers[3], others[2];
+  enum { WORKERS = 4 };
+  pthread_t workers[WORKERS], others[2];
   pthread_create(&workers[0], NULL, launcher, NULL);
   pthread_create(&workers[1], NULL, launcher, &finished);
   pthread_create(&workers[2], NULL, outsider, NULL);
+  pthread_create(&workers[3], NULL, outsider, NULL);
   pthread_create(&others[0], NULL, looker, NULL);
   pthread_create(&others[1], NULL, resetter, NULL);
-  for (int i = 0; i < 3; i++) pthread_join(workers[i], NULL);
+  for (int i = 0; i < WORKERS; i++) pthread_join(workers[i], NULL);
   while (!atomic_load(&resets) || !atomic_load(&looks)) sched_yield(); /* both come through once nobody launches */
   atomic_store(&finished, true);
   for (int i = 0; i < 2; i++) pthread_join(others[i], NULL);
   CHECK(cla_heap_check(heap) == CLA_OK);
+  makers_meet();
   cla_device_release(device);
   CHECK(cla_debug_live(NULL) == 0);
   return check_done("threads_heap");

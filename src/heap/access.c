@@ -69,7 +69,8 @@ static cla_status check_real(const cla_heap *h, const char *what) {
 
 /* The heap sealed, with memory and kernels. */
 static cla_status open_service(cla_heap *h) {
-  cla_status status = cla__heap_seal(h, false);
+  cla_status status = cla__heap_ready(h);
+  if (!status) status = cla__heap_seal(h, false);
   if (status) return status;
   status = cla__heap_make(h);
   if (!status) status = begin_service(h);
@@ -123,9 +124,10 @@ cla_status cla_heap_free(cla_heap *h, uint32_t ref) {
   if (!h) return cla__error(CLA_E_INVALID, "heap_free: no heap");
   if (!ref) return CLA_OK;
   status = check_real(h, "heap_free");
-  if (!status) status = open_service(h);
+  if (!status) status = cla__heap_seal(h, false);
   if (status) return status;
-  status = check_ref(h, "heap_free", ref);
+  status = check_ref(h, "heap_free", ref); /* a heap that is not made has no block, and is not made to say so */
+  if (!status) status = begin_service(h);
   if (!status) {
     const cl_ulong offset = cla__heap_offset(&h->plan, ref);
     const argument args[] = {

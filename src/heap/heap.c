@@ -58,7 +58,16 @@ static void drop_done(cla_heap *h) {
   }
 }
 
-/* The i-th user, held; false: there are not so many. */
+/* Users are gone through from the last to the first: where one is done and taken out meanwhile, the last comes into its
+ * place, and that one has had its turn. New ones are behind them all. */
+static size_t count_users(cla_heap *h) {
+  pthread_mutex_lock(&h->lock);
+  const size_t n = h->nusers;
+  pthread_mutex_unlock(&h->lock);
+  return n;
+}
+
+/* The i-th user, held; false: there are not so many any more. */
 static bool get_user(cla_heap *h, size_t i, cla_heap_user *out) {
   pthread_mutex_lock(&h->lock);
   const bool is_there = i < h->nusers;
@@ -74,7 +83,8 @@ static bool get_user(cla_heap *h, size_t i, cla_heap_user *out) {
 static cla_status wait_for_users(cla_heap *h) {
   cla_heap_user u;
   cla_status status = CLA_OK;
-  for (size_t i = 0; !status && get_user(h, i, &u); i++) {
+  for (size_t i = count_users(h); i-- > 0 && !status;) {
+    if (!get_user(h, i, &u)) continue;
     status = cla__stream_wait(u.stream, u.number);
     cla__stream_unhold(u.stream);
   }
@@ -84,7 +94,8 @@ static cla_status wait_for_users(cla_heap *h) {
 
 bool cla__heap_is_idle(cla_heap *h) {
   cla_heap_user u;
-  for (size_t i = 0; get_user(h, i, &u); i++) {
+  for (size_t i = count_users(h); i-- > 0;) {
+    if (!get_user(h, i, &u)) continue;
     cla__stream_poll(u.stream, u.number);
     cla__stream_unhold(u.stream);
   }
@@ -157,7 +168,8 @@ cla_status cla_heap_reset(cla_heap *h) {
 static cla_status order_after_users(cla_heap *h, cla_stream *s) {
   cla_heap_user u;
   cla_status status = CLA_OK;
-  for (size_t i = 0; !status && get_user(h, i, &u); i++) {
+  for (size_t i = count_users(h); i-- > 0 && !status;) {
+    if (!get_user(h, i, &u)) continue;
     status = cla__stream_order_after(s, u.stream, u.number);
     cla__stream_unhold(u.stream);
   }
@@ -176,13 +188,39 @@ static cla_status order_after_alone(cla_heap *h, cla_stream *s) {
   return status;
 }
 
-/* Makes the memory while sealed; an instant later it may be gone again, so whoever called looks once more. */
+/* Makes the memory while sealed; an instant later it may be gone again, so whoever called looks once more. Someone at
+ * work outside the library has it made, or had: that is no failure. */
 static cla_status make_sealed(cla_heap *h) {
+  cla_error_memo memo;
+  cla__error_keep(&memo);
   cla_status status = cla__heap_seal(h, false);
-  if (status) return status;
+  if (status == CLA_E_BUSY) cla__error_restore(&memo);
+  if (status) return status == CLA_E_BUSY ? CLA_OK : status;
   status = cla__heap_make(h);
   cla__heap_unseal(h);
   return status;
+}
+
+/* What the device's pool keeps without using it goes back to the driver. Called unsealed, as it waits for streams. */
+static bool give_back(const cla_heap *h) {
+  cla_error_memo memo;
+  size_t freed = 0;
+  pthread_mutex_lock(&h->device->lock);
+  cla_pool *pool = h->device->pool;
+  pthread_mutex_unlock(&h->device->lock);
+  cla__error_keep(&memo);
+  const bool is_trimmed = pool && !cla_pool_trim(pool, &freed);
+  cla__error_restore(&memo);
+  return is_trimmed && freed > 0;
+}
+
+cla_status cla__heap_ready(cla_heap *h) {
+  pthread_mutex_lock(&h->lock);
+  const bool is_made = h->memory != NULL;
+  pthread_mutex_unlock(&h->lock);
+  if (is_made) return CLA_OK;
+  const cla_status status = make_sealed(h);
+  return status == CLA_E_NOMEM && give_back(h) ? make_sealed(h) : status;
 }
 
 /* Into the heap, beside others. */
@@ -195,13 +233,14 @@ static cla_status enter_shared(cla_heap *h, size_t *count) {
     if (!status && is_made) ++*count;
     pthread_mutex_unlock(&h->lock);
     if (status || is_made) return status;
-    status = make_sealed(h);
+    status = cla__heap_ready(h);
     if (status) return status;
   }
 }
 
 static cla_status enter_alone(cla_heap *h) {
-  cla_status status = cla__heap_seal(h, false);
+  cla_status status = cla__heap_ready(h);
+  if (!status) status = cla__heap_seal(h, false);
   if (status) return status;
   pthread_mutex_lock(&h->lock);
   status = reserve_user(h);

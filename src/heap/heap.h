@@ -56,6 +56,8 @@ cla_status cla__heap_enter(cla_heap *h, cla_stream *s, bool alone, cl_mem *out);
 /* number: of the last command that uses the memory; 0: none does. */
 void cla__heap_leave(cla_heap *h, cla_stream *s, bool alone, uint64_t number);
 
+/* Makes the memory if there is none, if need be with what the device's pool only keeps. It may be gone again at once. */
+cla_status cla__heap_ready(cla_heap *h);
 /* CLA_OK: the heap is the caller's until cla__heap_unseal. `quiet`: after every kernel that uses it is done. */
 cla_status cla__heap_seal(cla_heap *h, bool quiet);
 void cla__heap_unseal(cla_heap *h);

@@ -74,6 +74,7 @@ static bool read_define(cla_source *s, uint32_t token, uint32_t end) {
   }
   if (!m.open && m.body + 1 == end && cla__is_name(s, m.body)) m.alias_of = s->tokens[m.body].name;
   s->macros[s->nmacros++] = m;
+  s->names[m.name].undef = 0;
   return true;
 }
 
@@ -107,6 +108,7 @@ static bool read_directives(cla_source *s) {
     }
     if (word == WORD_if && is_zero(s, i + 2, next)) nested_dead = 1;
     else if (word == WORD_define && !read_define(s, i + 2, next)) return false;
+    else if (word == WORD_undef && i + 2 < next) NAME_OF(s, i + 2)->undef = i + 2;
     else shift = shift_lines(s, i, next, shift);
   }
   return true;
@@ -143,6 +145,14 @@ bool cla__is_call_of_macro(const cla_source *s, uint32_t name, uint32_t token) {
 static bool is_macro_above(const cla_source *s, uint32_t token) {
   const uint32_t m = NAME_OF(s, token)->macro;
   return m && s->macros[m].token < token;
+}
+
+bool cla__is_heaps(const cla_source *s, uint32_t token, uint32_t macro) {
+  const uint32_t name = s->tokens[token].name;
+  const cla_name *n = &s->names[name];
+  if (!cla__is_allocating(name) || n->function) return false;
+  if (macro) return !n->macro || s->macros[macro].name == name;
+  return !n->macro || token < s->macros[n->macro].token || (n->undef && token > n->undef);
 }
 
 bool cla__is_reached(const cla_source *s, uint32_t token, bool is_call) {
@@ -182,6 +192,7 @@ static bool read_macro(cla_source *s, uint32_t macro) {
     cla_name *name = NAME_OF(s, i);
     if (is_macro_above(s, i)) opens += name->opens;
     if (t->name == WORD_kernel || t->name == WORD___kernel || (name->macro && name->is_kernel)) own->is_kernel = true;
+    if (is_call && cla__is_heaps(s, i, macro)) name->is_heaps = true;
     if (is_call) name->is_called = true;
     else if (i > m->body && (cla__is_name(s, i - 1) || cla__is_mark(s, i - 1, '*'))) name->is_variable = true;
     if (cla__is_reached(s, i, is_call) && t->name != m->name && !mention(s, m->name, t->name)) return false;
@@ -230,17 +241,20 @@ static bool names_no_function(const cla_source *s, uint32_t name_token) {
          is_word(s, before, WORD_union) || is_word(s, before, WORD_enum);
 }
 
+/* A type stands before the name. Of a macro that stands there it is not known what it stands for. */
+static bool has_type(const cla_source *s, uint32_t name_token, bool by_macro) {
+  static const uint8_t words[] = {WORD_static, WORD_inline, WORD_extern, WORD_kernel, WORD___kernel};
+  const uint32_t before = s->tokens[name_token].before;
+  if (!cla__is_name(s, before)) return cla__is_mark(s, before, '*') || cla__is_mark(s, before, '}');
+  return !is_among(s->tokens[before].name, words, sizeof words) && (by_macro || !is_macro_above(s, before));
+}
+
 /* "static MAKE(f) {" against "static void *f(int x) {", where a macro f stands in another branch: a type before, or
  * parameters that no macro would be given as its first argument. */
 static bool is_made_by_macro(const cla_source *s, uint32_t name_token, uint32_t open, uint32_t close) {
-  static const uint8_t words[] = {WORD_static, WORD_inline, WORD_extern, WORD_kernel, WORD___kernel};
-  const uint32_t before = s->tokens[name_token].before;
-  if (!cla__is_call_of_macro(s, s->tokens[name_token].name, name_token)) return false;
-  if (cla__is_mark(s, before, '*')) return false;
-  if (cla__is_name(s, before) && !is_among(s->tokens[before].name, words, sizeof words) && !is_macro_above(s, before))
-    return false;
-  const bool is_one = open + 2 == close || cla__is_mark(s, open + 2, ',');
-  return open + 1 < close && is_one && !is_word(s, open + 1, WORD_void);
+  if (!cla__is_call_of_macro(s, s->tokens[name_token].name, name_token) || has_type(s, name_token, false)) return false;
+  if (open + 2 == close) return !is_word(s, open + 1, WORD_void);
+  return open + 1 < close && cla__is_mark(s, open + 2, ',');
 }
 
 /* What ends with this ')'; first is set either way, to where the search goes on. */
@@ -267,6 +281,21 @@ static bool read_declarator(cla_source *s, uint32_t close, declarator *d) {
   return cla__is_name(s, d->name) && s->tokens[d->name].before == inner;
 }
 
+/* Nothing, void, or several tokens that end with a name: no number, no type alone. */
+static bool has_params(const cla_source *s, const declarator *d) {
+  const uint32_t first = d->open + 1, last = d->close - 1;
+  if (last <= first) return last < first || is_word(s, first, WORD_void);
+  return cla__is_name(s, first) && (cla__is_name(s, last) || cla__is_mark(s, last, ']') || cla__is_mark(s, last, ')'));
+}
+
+/* Of two that follow each other, "A(int *) f(int x)" against "f(int x) B(2)": the second is the function. */
+static bool is_in_front(const cla_source *s, const declarator *d, const declarator *behind) {
+  if (d->is_macro) return true;
+  const bool is_one = has_params(s, d), is_other = has_params(s, behind);
+  if (is_one != is_other) return is_other;
+  return cla__is_call_of_macro(s, s->tokens[d->name].name, d->name) || !has_type(s, d->first, true);
+}
+
 /* The function that a head declares, read from its end, as attributes may stand behind the parameters, and anything
  * before: of "A(1) int f(int x) B(2)", f. */
 static bool find_function(cla_source *s, uint32_t last, declarator *best) {
@@ -279,7 +308,7 @@ static bool find_function(cla_source *s, uint32_t last, declarator *best) {
     }
     if (read_declarator(s, t, &d)) {
       const bool is_behind = found && d.close == s->tokens[best->first].before;
-      if (!found || (best->is_macro && !d.is_macro) || (is_behind && !d.is_macro)) *best = d;
+      if (!found || (best->is_macro && !d.is_macro) || (is_behind && !is_in_front(s, &d, best))) *best = d;
       else if (!is_behind) return true;
       found = true;
     }
@@ -362,10 +391,11 @@ static void declare_functions(cla_source *s, uint32_t last) {
 
 typedef struct place {
   uint32_t braces;
-  uint32_t paren;    /* the innermost '(' that is open */
-  uint32_t function; /* whose body this is */
-  uint32_t last;     /* at file scope: the latest token of the declaration */
-  bool is_value;     /* behind its '=' */
+  uint32_t paren;     /* the innermost '(' that is open */
+  uint32_t function;  /* whose body this is */
+  uint32_t last;      /* at file scope: the latest token of the declaration */
+  bool is_value;      /* behind its '=' */
+  bool is_unbalanced; /* more has been closed than opened */
 } place;
 
 typedef struct branch {
@@ -393,9 +423,9 @@ static void open_brace(walk *w, uint32_t macro) {
 static void close_brace(walk *w, uint32_t token) {
   place *at = &w->at;
   const bool was_function = at->function != 0;
-  if (at->braces == 0) w->s->is_unbalanced = true;
+  if (at->braces == 0) at->is_unbalanced = true;
   else if (--at->braces) return;
-  if (was_function || at->braces || w->s->is_unbalanced) *at = (place){.braces = at->braces};
+  if (was_function || at->is_unbalanced) *at = (place){.is_unbalanced = at->is_unbalanced};
   else at->last = token; /* of a struct: its declarators follow */
 }
 
@@ -451,7 +481,7 @@ static void read_mark(walk *w, uint32_t i) {
   case ')':
     t->link = at->paren;
     if (at->paren) at->paren = w->s->tokens[at->paren].link;
-    else w->s->is_unbalanced = true;
+    else at->is_unbalanced = true;
     return;
   case ',': t->link = at->paren; return;
   case '=': at->is_value |= !at->braces && !at->paren; return;
@@ -495,7 +525,7 @@ static bool read_structure(cla_source *s) {
     }
   }
   free(w.branches);
-  s->is_unbalanced |= w.at.braces || w.at.paren || w.nbranches;
+  s->is_unbalanced = w.at.is_unbalanced || w.at.braces || w.at.paren || w.nbranches;
   return w.has_memory;
 }
 
@@ -507,7 +537,14 @@ static bool is_statement(uint32_t name) {
   return is_among(name, words, sizeof words);
 }
 
-/* "void g(int);" inside a function, or "MACRO(void g(int));" outside: only a type, and stars, from the start to g. */
+/* The ',' behind a prototype's parameters. */
+static bool goes_on_declaring(const cla_source *s, uint32_t comma) {
+  const uint32_t before = cla__token_before(s, comma);
+  return !s->tokens[comma].link && cla__is_mark(s, before, ')') && s->tokens[s->tokens[before].link].declares;
+}
+
+/* "void g(int);" inside a function, or "MACRO(void g(int));" outside: only a type, and stars, from the start to g; or
+ * what follows such a one, as in "int g(int), *h(int);". */
 static bool is_prototype(const cla_source *s, uint32_t token) {
   enum { LONGEST_TYPE = 16 };
   bool has_type = false;
@@ -517,6 +554,8 @@ static bool is_prototype(const cla_source *s, uint32_t token) {
       if (is_statement(s->tokens[t].name) || s->tokens[t].name == WORD_goto || is_macro_above(s, t)) return false;
       if (n == 0) return true;
       has_type = true;
+    } else if (cla__is_mark(s, t, ',')) {
+      return !has_type && goes_on_declaring(s, t);
     } else if (!cla__is_mark(s, t, '*')) {
       const bool is_start = cla__is_mark(s, t, ';') || cla__is_mark(s, t, '{') || cla__is_mark(s, t, '}');
       return has_type && (is_start || (!s->tokens[token].function && cla__is_mark(s, t, '(')));
@@ -546,6 +585,7 @@ static bool read_mentions(cla_source *s) {
     const bool is_call = cla__is_mark(s, after, '(');
     if (!is_call && declares_variable(s, last, i, after)) NAME_OF(s, i)->is_variable = true;
     if (is_call) NAME_OF(s, i)->is_called = true;
+    if (is_call && cla__is_heaps(s, i, 0)) NAME_OF(s, i)->is_heaps = true;
     const bool may_declare = is_call && !s->tokens[after].declares && (by || !is_macro_above(s, i));
     if (may_declare && is_prototype(s, i)) s->tokens[after].declares = t->name;
     else if (by && cla__is_reached(s, i, is_call) && by != t->name && !mention(s, by, t->name)) return false;

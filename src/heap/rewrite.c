@@ -10,14 +10,15 @@
  *   with CLA_HEAP_WITH_SITES         cla_malloc_at(cla__heap, n, cla__site + LINE), and a uint cla__site goes along with
  *                               every cla__heap
  *
- * Both sides of conditionals are rewritten, except in "#if 0". Names that the source itself defines, as a function or
- * a macro, are its own; so are variables, members and labels of these names, and prototypes stay as they are. A header
- * is not looked into: what it calls malloc stays undeclared, and the compiler says so.
+ * Both sides of conditionals are rewritten, except in "#if 0". Names that the source itself defines as a function are
+ * its own, and those of macros from their #define on; so are variables, members and labels of these names, and
+ * prototypes stay as they are. A header is not looked into: what it calls malloc stays undeclared, and the compiler says
+ * so.
  *
- * Refused, with the line: malloc without a call (its address, an argument of a macro that calls it); a call outside of
- * functions; a function that allocates and has its head from a macro, by pasting or not, as nothing can be added to
- * it. Braces or parentheses that do not match are the compiler's to complain about: such a source may come back
- * unchanged, but is never refused. */
+ * Refused, with the line: malloc without a call (its address, an argument of a macro that calls it), and likewise the
+ * name of a function that allocates, as a macro's argument; a call outside of functions; a function that allocates and
+ * has its head from a macro, by pasting or not, as nothing can be added to it. Braces or parentheses that do not match
+ * are the compiler's to complain about: such a source may come back unchanged, but is never refused. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +69,7 @@ static void spread_calls(cla_source *s, uint32_t *queue) {
 static void spread_needs(cla_source *s, uint32_t *queue) {
   uint32_t n = 0;
   for (uint32_t i = WORD_malloc; i <= WORD_free; i++)
-    if (!cla__is_owned(s, i)) queue[n++] = i;
+    if (!s->names[i].function && (!s->names[i].macro || s->names[i].is_heaps)) queue[n++] = i;
   while (n) {
     for (uint32_t m = s->names[queue[--n]].mentions; m; m = s->mentions[m].next) {
       cla_name *by = &s->names[s->mentions[m].by];
@@ -173,18 +174,25 @@ static uint32_t name_in_body(const cla_source *s, const cla_macro *m) {
   return m->end - 1;
 }
 
+/* What a token of the macro's body becomes, in the call with this '(': itself, or the first token of an argument. */
+static uint32_t expanded(const cla_source *s, uint32_t macro, uint32_t token, uint32_t open) {
+  const cla_name *name = &s->names[s->tokens[token].name];
+  const bool is_param = cla__is_name(s, token) && name->param_of == macro && cla__is_mark(s, open, '(');
+  return is_param ? argument(s, open, name->place) : token;
+}
+
 static void spell_made_name(cla_source *s, uint32_t use, spelling *out) {
   const uint32_t macro = s->names[s->tokens[use].name].macro, open = cla__token_after(s, use);
   const cla_macro *m = &s->macros[macro];
   if (m->body >= m->end) return;
   cla__enter_macro(s, macro);
-  const uint32_t last = name_in_body(s, m);
+  uint32_t last = name_in_body(s, m);
+  if (last > m->body && cla__is_mark(s, expanded(s, macro, last, open), '('))
+    last--; /* parameters that are an argument */
   uint32_t i = last;
   while (i >= m->body + 2 && cla__is_mark(s, i - 1, MARK_PASTE)) i -= 2;
   for (; i <= last; i += 2) {
-    const cla_name *name = &s->names[s->tokens[i].name];
-    const bool is_param = cla__is_name(s, i) && name->param_of == macro && cla__is_mark(s, open, '(');
-    const cla_token *t = &s->tokens[is_param ? argument(s, open, name->place) : i];
+    const cla_token *t = &s->tokens[expanded(s, macro, i, open)];
     spell(out, s->text + t->start, t->nbytes);
   }
 }
@@ -257,14 +265,36 @@ static void refuse_address(rewriter *w, uint32_t i) {
          text_of(w, i));
 }
 
+/* The name of a function is the argument of a macro that calls it, or of one that hands it on. */
+static bool is_passed(const rewriter *w, uint32_t i, uint32_t after) {
+  enum { FAR = 1024 }; /* tokens: in longer macros it is not looked for, which keeps all linear */
+  cla_source *s = w->s;
+  const uint32_t open = cla__is_mark(s, after, ',') || cla__is_mark(s, after, ')') ? s->tokens[after].link : 0;
+  const uint32_t by = open ? cla__token_before(s, open) : 0, before = cla__token_before(s, i);
+  if (!cla__is_name(s, by) || !cla__is_call_of_macro(s, s->tokens[by].name, by)) return false;
+  if (before != open && !cla__is_mark(s, before, ',')) return false;
+  const uint32_t macro = s->names[s->tokens[by].name].macro;
+  const cla_macro *m = &s->macros[macro];
+  if (i - open > FAR || m->end - m->body > FAR) return false;
+  uint32_t place = 1;
+  for (uint32_t t = open + 1; t < i; t++) place += cla__is_mark(s, t, ',') && s->tokens[t].link == open;
+  cla__enter_macro(s, macro);
+  for (uint32_t t = m->body; t < m->end; t++) {
+    const cla_name *name = &s->names[s->tokens[t].name];
+    const bool is_it = cla__is_name(s, t) && name->param_of == macro && name->place == place;
+    const bool is_plain = t == m->body || !(cla__is_mark(s, t - 1, '#') || cla__is_mark(s, t - 1, MARK_PASTE));
+    if (is_it && is_plain && !cla__is_mark(s, cla__token_after(s, t), MARK_PASTE)) return true;
+  }
+  return false;
+}
+
 /* A name outside of directives, with the token before it. */
 static void write_name(rewriter *w, uint32_t i, uint32_t last) {
   cla_source *s = w->s;
   const cla_token *t = &s->tokens[i];
   const cla_name *name = &s->names[t->name];
   const uint32_t after = cla__token_after(s, i);
-  const bool is_call = cla__is_mark(s, after, '('),
-             is_heaps = cla__is_allocating(t->name) && !cla__is_owned(s, t->name);
+  const bool is_call = cla__is_mark(s, after, '('), is_heaps = cla__is_heaps(s, i, 0);
   if (is_dropped_void(s, i, last)) {
     drop(w, i);
     return;
@@ -286,8 +316,10 @@ static void write_name(rewriter *w, uint32_t i, uint32_t last) {
       refuse(w, i, "%.*s, which allocates, is called outside of any function", length_of(w, i), text_of(w, i));
     if (!declares) give_role(s, after, name->is_kernel ? ROLE_KERNEL_CALL : ROLE_CALL);
   }
+  if (!is_call && t->function && name->function && !name->is_variable && is_passed(w, i, after))
+    refuse(w, i, "%.*s, which allocates, is given to a macro instead of being called", length_of(w, i), text_of(w, i));
   const bool is_macro = name->macro && s->macros[name->macro].token < i && cla__is_reached(s, i, is_call);
-  if (t->function || declares || !is_macro) return;
+  if (t->function || declares || !is_macro || (!is_call && name->is_variable)) return;
   spelling made = {.n = 0};
   spell_made_name(s, i, &made);
   refuse(w, i, "the macro %.*s makes the function %s, which allocates, and the heap cannot be passed to it",
@@ -365,8 +397,7 @@ static void write_macro_name(rewriter *w, uint32_t i) {
   const cla_macro *m = &s->macros[w->macro];
   const cla_name *name = &s->names[s->tokens[i].name];
   const uint32_t after = cla__token_after(s, i);
-  const bool is_call = cla__is_mark(s, after, '('),
-             is_heaps = cla__is_allocating(s->tokens[i].name) && !cla__is_owned(s, s->tokens[i].name);
+  const bool is_call = cla__is_mark(s, after, '('), is_heaps = cla__is_heaps(s, i, w->macro);
   if (i == m->token) {
     copy(w, i);
     if (is_calling_alias(s, m)) write_alias_params(w, m);

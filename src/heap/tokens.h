@@ -43,6 +43,7 @@
   WORD(typeof)          \
   WORD(__typeof__)      \
   WORD(define)          \
+  WORD(undef)           \
   WORD(include)         \
   WORD(if)              \
   WORD(ifdef)           \
@@ -91,6 +92,7 @@ typedef struct cla_name {
   const char *text;
   uint32_t nbytes, hash;
   uint32_t macro;    /* its first #define */
+  uint32_t undef;    /* the name in its last #undef, if no #define follows */
   uint32_t function; /* its first definition as a function */
   uint32_t mentions; /* the latest mention of it */
   uint32_t param_of; /* the macro being read, if this is a parameter of it */
@@ -101,6 +103,7 @@ typedef struct cla_name {
   bool is_called;    /* NAME( occurs, through other names too */
   bool is_variable;  /* declared as something that is no function */
   bool has_nparams;  /* they have been counted */
+  bool is_heaps;     /* is called as the heap's, for one of the five */
   bool needs;        /* reaches an allocation: functions and macros */
 } cla_name;
 
@@ -178,5 +181,9 @@ bool cla__is_reached(const cla_source *, uint32_t token, bool is_call);
 static inline bool cla__is_owned(const cla_source *s, uint32_t name) {
   return s->names[name].function || s->names[name].macro;
 }
+/* Here it is one of the five and the heap's: not a function's of the source, and no macro's. Those have it from the first
+ * #define to an #undef that ends them, and wherever another macro says it, but not in their own bodies: 0 for `macro` or the
+ * one whose body this is. So a macro malloc may stand for a function that calls malloc. */
+bool cla__is_heaps(const cla_source *, uint32_t token, uint32_t macro);
 
 #endif

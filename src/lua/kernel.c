@@ -221,10 +221,15 @@ static cla_stream *read_stream(lua_State *L, const lua_kernel *k) {
   return NULL;
 }
 
+static bool is_key(const char *key, size_t n, const char *name) {
+  return strlen(name) == n && memcmp(key, name, n) == 0;
+}
+
 static void read_oom(lua_State *L, const lua_kernel *k, launch *w) {
-  const char *choice = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
-  w->watches = strcmp(choice, "error") == 0;
-  if (!w->watches && strcmp(choice, "count") != 0)
+  size_t n = 0;
+  const char *choice = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
+  w->watches = is_key(choice, n, "error");
+  if (!w->watches && !is_key(choice, n, "count"))
     luaL_error(L, "%s: heap_oom: \"error\" or \"count\" expected, got %s", k->name,
                *choice ? choice : cla_lua_pushgiven(L, -1));
 }
@@ -240,10 +245,6 @@ static void read_need(lua_State *L, const lua_kernel *k, launch *w) {
 
 static void check_heap(lua_State *L, const lua_kernel *k, const char *option) {
   if (!k->heap) luaL_error(L, "%s: %s: the kernel does not use the heap", k->name, option);
-}
-
-static bool is_key(const char *key, size_t n, const char *name) {
-  return strlen(name) == n && memcmp(key, name, n) == 0;
 }
 
 /* Key and value are at the top. */

@@ -137,11 +137,16 @@ static void push_defines(lua_State *L, int index) {
   lua_remove(L, names);
 }
 
+/* Some editors begin a file with a byte order mark, which compilers take at the beginning only. */
+static const char *skip_mark(const char *source) {
+  return strncmp(source, "\xef\xbb\xbf", 3) == 0 ? source + 3 : source;
+}
+
 /* Puts source and options for the compiler in the place of arguments 2 and 3. */
 static void read_input(lua_State *L) {
   static const char *const known[] = {"options", "defines", "heap", NULL};
   lua_settop(L, 3);
-  const char *options = "", *source = check_text(L, 2, "source");
+  const char *options = "", *source = skip_mark(check_text(L, 2, "source"));
   lua_pushliteral(L, "");
   if (lua_type(L, 3) == LUA_TTABLE) {
     cla_lua_checkfields(L, 3, known);
@@ -197,8 +202,8 @@ static cla_heap_rewritten *push_rewritten(lua_State *L) {
   return r;
 }
 
-/* Stack: device, source, options, ... The source with the heap in it takes the place of the source. */
-static void rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
+/* Stack: device, source, options, ... The source with the heap in it takes the place of the source. Does it differ? */
+static bool rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
   cla_heap_rewritten *r = push_rewritten(L);
   const int box = lua_gettop(L);
   if (cla_heap_rewrite(lua_tostring(L, 2), mode == HEAP_SITES ? CLA_HEAP_WITH_SITES : 0, r))
@@ -211,9 +216,11 @@ static void rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
     lua_pushfstring(L, "%s%s", options, limits_registers ? "" : cla_heap_build_options(d));
     lua_replace(L, 3);
   }
+  const bool is_changed = r->is_changed;
   lua_pushcfunction(L, rewritten_gc);
   lua_insert(L, box);
   lua_call(L, 1, 0);
+  return is_changed;
 }
 
 /* ---- Building -------------------------------------------------------------------------------- */
@@ -244,7 +251,24 @@ static void push_log(lua_State *L, const lua_program *p) {
   }
 }
 
-static int build_failed(lua_State *L, lua_program *p, const char *options, cl_int code) {
+/* What a log may speak of that the script has not written, or does not expect with the heap. */
+static const char *explain(const char *log, bool is_rewritten) {
+  static const char *const names[] = {"'malloc'", "'calloc'", "'realloc'", "'aligned_alloc'", "'free'"};
+  if (is_rewritten && (strstr(log, "cla__heap") || strstr(log, "too few arguments")))
+    return "\ncla__heap: the heap, which functions that reach malloc take as an argument. A name of one that a macro "
+           "pastes together is not seen; what works everywhere: a parameter CLA_HEAP heap, and cla_malloc(heap, n)";
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (strstr(log, names[i]))
+      return "\nmalloc and its like are seen in the source and in defines; not in a header or in the options, nor "
+             "behind "
+             "a #define malloc that this configuration leaves out; what works everywhere: a parameter CLA_HEAP heap, "
+             "and "
+             "cla_malloc(heap, n)";
+  return "";
+}
+
+static int build_failed(lua_State *L, lua_program *p, const char *options, heap_mode mode, bool is_rewritten,
+                        cl_int code) {
   if (!is_fault_of_source(code) || cla__driver_forbidden()) {
     const cla_status status = cla__driver_error(CLA_CALL_build_program, code);
     close_program(p);
@@ -256,7 +280,9 @@ static int build_failed(lua_State *L, lua_program *p, const char *options, cl_in
   close_program(p);
   if (code == CL_INVALID_BUILD_OPTIONS)
     return luaL_error(L, "program: %s refuses the options '%s':\n%s", device, options, lua_tostring(L, -2));
-  return luaL_error(L, "program: the source does not build for %s:\n%s", device, lua_tostring(L, -2));
+  const char *log = lua_tostring(L, -2);
+  return luaL_error(L, "program: the source does not build for %s:\n%s%s", device, log,
+                    mode ? explain(log, is_rewritten) : "");
 }
 
 /* Pushes "a;b;c". Asked for the names of a program without kernels, NVIDIA's driver (580) crashes. */
@@ -297,8 +323,9 @@ static cla_status list_kernels(lua_State *L, const lua_program *p) {
   return err ? cla__driver_error(CLA_CALL_get_program_info, err) : CLA_OK;
 }
 
-/* Pushes the new program, or raises, or pushes nil, message, code; returns how many. */
-static int build(lua_State *L, cla_device *d, const char *source, const char *options) {
+/* Stack: device, source, options, ... Pushes the new program, or raises, or pushes nil, message, code; returns how many. */
+static int build(lua_State *L, cla_device *d, heap_mode mode, bool is_rewritten) {
+  const char *source = lua_tostring(L, 2), *options = lua_tostring(L, 3);
   lua_program *p = cla_lua_new(L, sizeof *p, CLA_LUA_PROGRAM, 4);
   cl_int err = CL_SUCCESS;
   cl_program program = cla__create_program(d->driver, d->context, source, strlen(source), &err);
@@ -307,7 +334,7 @@ static int build(lua_State *L, cla_device *d, const char *source, const char *op
   p->device = d;
   p->program = program;
   err = cla__build_program(d->driver, program, d->id, options);
-  if (err) return build_failed(L, p, options, err);
+  if (err) return build_failed(L, p, options, mode, is_rewritten, err);
   const cla_status status = list_kernels(L, p);
   if (!status) return 1;
   close_program(p);
@@ -333,8 +360,8 @@ int cla_lua_device_program(lua_State *L) {
   look_up(L, d, mode);
   if (!lua_isnil(L, -1)) return 1;
   lua_pop(L, 1);
-  if (mode) rewrite(L, d, mode);
-  const int n = build(L, d, lua_tostring(L, 2), lua_tostring(L, 3));
+  const bool is_rewritten = mode && rewrite(L, d, mode);
+  const int n = build(L, d, mode, is_rewritten);
   if (n != 1) return n;
   for (int i = 0; i < 2; i++) {
     lua_pushvalue(L, 2 + i);
