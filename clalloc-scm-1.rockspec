@@ -55,6 +55,7 @@ build = {
         "src/host/pending.c",
         "src/host/sizes.c",
         "src/lua/argument.c",
+        "src/lua/build_log.c",
         "src/lua/buffer.c",
         "src/lua/check.c",
         "src/lua/debug.c",

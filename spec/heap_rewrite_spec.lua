@@ -165,7 +165,9 @@ describe("a program with heap = true", function()
 
       it("calls all five functions, from functions and kernels", function()
         if is_slow() then return end
-        expect({ 0, 15, 30 }, CALLS)
+        -- NVIDIA's compiler finds the types of `int f(int);` and `int (f)(int x) {...}` in conflict.
+        local is_nvidia = dev.platform:find "NVIDIA" ~= nil
+        expect({ 0, 15, 30 }, is_nvidia and (CALLS:gsub("%(sum_and_free%)", "sum_and_free")) or CALLS)
       end)
 
       it("calls them through macros, defines too", function()

@@ -20,10 +20,6 @@
 
 #include "lua/kernel.h"
 
-enum {
-  LONGEST_LOG = 8000 /* bytes of a build log in a message: beyond it, repetitions */
-};
-
 static char cache_key; /* in the registry: key of a build -> program, values weak */
 
 /* ---- Close ----------------------------------------------------------------------------------- */
@@ -142,8 +138,14 @@ static const char *skip_mark(const char *source) {
   return strncmp(source, "\xef\xbb\xbf", 3) == 0 ? source + 3 : source;
 }
 
-/* Puts source and options for the compiler in the place of arguments 2 and 3. */
-static void read_input(lua_State *L) {
+static size_t count_lines(const char *text) {
+  size_t n = 0;
+  for (; *text; text++) n += *text == '\n';
+  return n;
+}
+
+/* Puts source and options for the compiler in the place of arguments 2 and 3. How many lines it put before the source. */
+static size_t read_input(lua_State *L) {
   static const char *const known[] = {"options", "defines", "heap", NULL};
   lua_settop(L, 3);
   const char *options = "", *source = skip_mark(check_text(L, 2, "source"));
@@ -165,11 +167,13 @@ static void read_input(lua_State *L) {
     lua_insert(L, 3);
   }
   /* device, source, defines, options */
+  const size_t nlines_before = count_lines(lua_tostring(L, 3));
   lua_pushfstring(L, "%s%s", lua_tostring(L, 3), source);
   lua_pushfstring(L, "%s%s-cl-kernel-arg-info", options, *options ? " " : "");
   lua_replace(L, 4);
   lua_replace(L, 3);
   lua_remove(L, 2);
+  return nlines_before;
 }
 
 /* ---- malloc in kernels ------------------------------------------------------------------------ */
@@ -202,25 +206,25 @@ static cla_heap_rewritten *push_rewritten(lua_State *L) {
   return r;
 }
 
-/* Stack: device, source, options, ... The source with the heap in it takes the place of the source. Does it differ? */
-static bool rewrite(lua_State *L, const cla_device *d, heap_mode mode) {
+/* Stack: device, source, options, ... The source with the heap in it takes the place of the source. */
+static void rewrite(lua_State *L, const cla_device *d, heap_mode mode, cla_lua_input *input) {
   cla_heap_rewritten *r = push_rewritten(L);
   const int box = lua_gettop(L);
   if (cla_heap_rewrite(lua_tostring(L, 2), mode == HEAP_SITES ? CLA_HEAP_WITH_SITES : 0, r))
     luaL_error(L, "program: %s", cla_last_error());
   if (r->needs_library) {
     lua_pushfstring(L, "%s\n#line 1\n%s", cla_heap_source(), r->text);
+    input->nlines_before += count_lines(cla_heap_source()) + 2;
     lua_replace(L, 2);
     const char *options = lua_tostring(L, 3);
     const bool limits_registers = strstr(options, "-cl-nv-maxrregcount") != NULL; /* the script knows better */
     lua_pushfstring(L, "%s%s", options, limits_registers ? "" : cla_heap_build_options(d));
     lua_replace(L, 3);
   }
-  const bool is_changed = r->is_changed;
+  input->is_rewritten = r->is_changed;
   lua_pushcfunction(L, rewritten_gc);
   lua_insert(L, box);
   lua_call(L, 1, 0);
-  return is_changed;
 }
 
 /* ---- Building -------------------------------------------------------------------------------- */
@@ -230,59 +234,19 @@ static bool is_fault_of_source(cl_int code) {
          code == CL_LINK_PROGRAM_FAILURE;
 }
 
-/* Pushes the log, without the blank lines around it. */
-static void push_log(lua_State *L, const lua_program *p) {
-  const cla_driver *driver = p->device->driver;
-  size_t n = 0;
-  cl_int err = cla__get_build_info(driver, p->program, p->device->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &n);
-  luaL_Buffer b;
-  char *log = luaL_buffinitsize(L, &b, n + 1);
-  memset(log, 0, n + 1);
-  if (!err && n) cla__get_build_info(driver, p->program, p->device->id, CL_PROGRAM_BUILD_LOG, n, log, NULL);
-  size_t first = 0, end = strlen(log);
-  while (isspace((unsigned char)log[first])) first++;
-  while (end > first && isspace((unsigned char)log[end - 1])) end--;
-  const size_t length = end - first, shown = length < LONGEST_LOG ? length : LONGEST_LOG;
-  memmove(log, log + first, shown);
-  luaL_pushresultsize(&b, shown);
-  if (shown < length) {
-    lua_pushfstring(L, "%s\n... and %I bytes more", lua_tostring(L, -1), (lua_Integer)(length - shown));
-    lua_remove(L, -2);
-  }
-}
-
-/* What a log may speak of that the script has not written, or does not expect with the heap. */
-static const char *explain(const char *log, bool is_rewritten) {
-  static const char *const names[] = {"'malloc'", "'calloc'", "'realloc'", "'aligned_alloc'", "'free'"};
-  if (is_rewritten && (strstr(log, "cla__heap") || strstr(log, "too few arguments")))
-    return "\ncla__heap: the heap, which functions that reach malloc take as an argument. A name of one that a macro "
-           "pastes together is not seen; what works everywhere: a parameter CLA_HEAP heap, and cla_malloc(heap, n)";
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (strstr(log, names[i]))
-      return "\nmalloc and its like are seen in the source and in defines; not in a header or in the options, nor "
-             "behind "
-             "a #define malloc that this configuration leaves out; what works everywhere: a parameter CLA_HEAP heap, "
-             "and "
-             "cla_malloc(heap, n)";
-  return "";
-}
-
-static int build_failed(lua_State *L, lua_program *p, const char *options, heap_mode mode, bool is_rewritten,
-                        cl_int code) {
+static int build_failed(lua_State *L, lua_program *p, const char *options, cla_lua_input input, cl_int code) {
   if (!is_fault_of_source(code) || cla__driver_forbidden()) {
     const cla_status status = cla__driver_error(CLA_CALL_build_program, code);
     close_program(p);
     return cla_lua_fail(L, status);
   }
-  push_log(L, p);
+  cla_lua_pushlog(L, p, &input);
   if (lua_rawlen(L, -1) == 0) lua_pushfstring(L, "%s (%d)", cla__cl_name(code), (int)code);
   const char *device = lua_pushstring(L, p->device->info.name);
   close_program(p);
   if (code == CL_INVALID_BUILD_OPTIONS)
     return luaL_error(L, "program: %s refuses the options '%s':\n%s", device, options, lua_tostring(L, -2));
-  const char *log = lua_tostring(L, -2);
-  return luaL_error(L, "program: the source does not build for %s:\n%s%s", device, log,
-                    mode ? explain(log, is_rewritten) : "");
+  return luaL_error(L, "program: the source does not build for %s:\n%s", device, lua_tostring(L, -2));
 }
 
 /* Pushes "a;b;c". Asked for the names of a program without kernels, NVIDIA's driver (580) crashes. */
@@ -324,7 +288,7 @@ static cla_status list_kernels(lua_State *L, const lua_program *p) {
 }
 
 /* Stack: device, source, options, ... Pushes the new program, or raises, or pushes nil, message, code; returns how many. */
-static int build(lua_State *L, cla_device *d, heap_mode mode, bool is_rewritten) {
+static int build(lua_State *L, cla_device *d, cla_lua_input input) {
   const char *source = lua_tostring(L, 2), *options = lua_tostring(L, 3);
   lua_program *p = cla_lua_new(L, sizeof *p, CLA_LUA_PROGRAM, 4);
   cl_int err = CL_SUCCESS;
@@ -334,7 +298,7 @@ static int build(lua_State *L, cla_device *d, heap_mode mode, bool is_rewritten)
   p->device = d;
   p->program = program;
   err = cla__build_program(d->driver, program, d->id, options);
-  if (err) return build_failed(L, p, options, mode, is_rewritten, err);
+  if (err) return build_failed(L, p, options, input, err);
   const cla_status status = list_kernels(L, p);
   if (!status) return 1;
   close_program(p);
@@ -356,12 +320,13 @@ static void look_up(lua_State *L, const cla_device *d, heap_mode mode) {
 int cla_lua_device_program(lua_State *L) {
   cla_device *d = cla_lua_checkdevice(L, 1)->device;
   const heap_mode mode = read_heap(L, d);
-  read_input(L);
+  const size_t nlines_before = read_input(L);
   look_up(L, d, mode);
   if (!lua_isnil(L, -1)) return 1;
   lua_pop(L, 1);
-  const bool is_rewritten = mode && rewrite(L, d, mode);
-  const int n = build(L, d, mode, is_rewritten);
+  cla_lua_input input = {.has_heap = mode != HEAP_NONE, .nlines_before = nlines_before};
+  if (mode) rewrite(L, d, mode, &input);
+  const int n = build(L, d, input);
   if (n != 1) return n;
   for (int i = 0; i < 2; i++) {
     lua_pushvalue(L, 2 + i);
