@@ -149,12 +149,12 @@ static void spoil(cla_heap *h, uint64_t at, uint32_t word, const char *what) {
   CHECK(cla_heap_check(h) == CLA_OK);
 }
 
-static uint64_t word_of(const cla_heap *h, uint32_t page) { return h->plan.pages + cla__page_word(page); }
+static uint64_t word_of(uint32_t page) { return cla__page_word(page); }
 
 /* A page with one block, the first. */
 static void spoil_slab(cla_heap *h, uint32_t page) {
   const cla__heap_plan *plan = &h->plan;
-  const uint64_t at = word_of(h, page), bits = cla__heap_bits_at(plan, page);
+  const uint64_t at = word_of(page), bits = cla__heap_bits_at(plan, page);
   const uint32_t word = get_word(h, at), k = cla__page_code(word) - 1, last = plan->capacity[k];
   CHECK((word & CLA_HEAP_USED) == 1 && get_word(h, bits) == 1 && last > 1 && last % 32);
   spoil(h, at, word + last, "more blocks are used than it has");
@@ -174,7 +174,7 @@ static void spoil_slab(cla_heap *h, uint32_t page) {
 
 static void spoil_maps(cla_heap *h, uint32_t page, uint32_t free_page) {
   const cla__heap_plan *plan = &h->plan;
-  const uint32_t k = cla__page_code(get_word(h, word_of(h, page))) - 1, nhints = 4 * plan->nhints[k];
+  const uint32_t k = cla__page_code(get_word(h, word_of(page))) - 1, nhints = 4 * plan->nhints[k];
   const uint64_t room = plan->room_maps + (uint64_t)k * (plan->level0 + plan->level1);
   const uint64_t free_word = plan->free_map + free_page / 32, room_word = room + page / 32;
   const uint32_t free_bit = UINT32_C(1) << free_page % 32, room_bit = UINT32_C(1) << page % 32;
@@ -188,18 +188,16 @@ static void spoil_maps(cla_heap *h, uint32_t page, uint32_t free_page) {
 }
 
 static void spoil_run(cla_heap *h, uint32_t head, uint32_t free_page) {
-  const uint32_t free_word = get_word(h, word_of(h, free_page)), code = UINT32_C(1) << CLA_HEAP_CODE_SHIFT;
+  const uint32_t free_word = get_word(h, word_of(free_page)), code = UINT32_C(1) << CLA_HEAP_CODE_SHIFT;
   const uint64_t length = cla__heap_bits_at(&h->plan, head);
   spoil(h, length, 0, "its run has an impossible length");
   spoil(h, length, h->plan.npages - head + 1, "its run has an impossible length");
   spoil(h, length, get_word(h, length) + 1, "its run is broken");
   spoil(h, length, get_word(h, length) - 1, "it continues a run that does not begin");
-  spoil(h, word_of(h, head + 1), free_word, "its run is broken");
-  spoil(h, word_of(h, free_page), free_word + CLA_HEAP_BODY * code, "it continues a run that does not begin");
-  spoil(h, word_of(h, free_page), free_word + CLA_HEAP_TAKEN * code, "it is half taken");
-  spoil(h, word_of(h, free_page), free_word + 1, "it is free and has blocks");
-  if (h->plan.npages < h->plan.npages_padded)
-    spoil(h, word_of(h, h->plan.npages), free_word, "it lies behind the last");
+  spoil(h, word_of(head + 1), free_word, "its run is broken");
+  spoil(h, word_of(free_page), free_word + CLA_HEAP_BODY * code, "it continues a run that does not begin");
+  spoil(h, word_of(free_page), free_word + CLA_HEAP_TAKEN * code, "it is half taken");
+  spoil(h, word_of(free_page), free_word + 1, "it is free and has blocks");
 }
 
 static void contradictions_are_found(cla_heap *h) {
@@ -210,13 +208,13 @@ static void contradictions_are_found(cla_heap *h) {
   const uint32_t page = (uint32_t)(cla__heap_offset(plan, block) >> plan->page_shift);
   const uint32_t head = (uint32_t)(cla__heap_offset(plan, run) >> plan->page_shift);
   const uint32_t free_page = head + (UINT32_C(1) << 20 >> plan->page_shift); /* behind the run */
-  CHECK(cla__page_code(get_word(h, word_of(h, free_page))) == CLA_HEAP_FREE && free_page < page);
+  CHECK(cla__page_code(get_word(h, word_of(free_page))) == CLA_HEAP_FREE && free_page < page);
   spoil(h, CLA_HEAP_NPAGES, 1, "description of itself has been overwritten");
   spoil(h, CLA_HEAP_CLASS, 1, "description of itself has been overwritten");
   spoil_slab(h, page);
   spoil_maps(h, page, free_page);
   spoil_run(h, head, free_page);
-  spoil(h, plan->shards + CLA_HEAP_SHARD_MALLOCS, 77, "allocations less");
+  spoil(h, CLA_HEAP_SHARDS_AT + CLA_HEAP_SHARD_MALLOCS, 77, "allocations less");
   spoil(h, CLA_HEAP_PAGES_NOW, 1, "1 pages counted as taken");
   CHECK(cla_heap_free(h, block) == CLA_OK && cla_heap_free(h, run) == CLA_OK && cla_heap_check(h) == CLA_OK);
   CHECK(cla_heap_reset(h) == CLA_OK && cla_heap_set_limit(h, CLA_HEAP_DEFAULT_LIMIT) == CLA_OK);
