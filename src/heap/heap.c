@@ -216,6 +216,7 @@ static bool give_back(const cla_heap *h) {
 
 cla_status cla__heap_ready(cla_heap *h) {
   pthread_mutex_lock(&h->lock);
+  while (h->is_sealed) pthread_cond_wait(&h->changed, &h->lock);
   const bool is_made = h->memory != NULL;
   pthread_mutex_unlock(&h->lock);
   if (is_made) return CLA_OK;
