@@ -284,10 +284,11 @@ loc(3);
     it("has the compiler name the lines of the source", function()
       local source = LINES:format("g(*out = undeclared_name);", "malloc(another_name);")
       local message = message_of(source, { defines = { A = 1, B = 2 } })
+      local seventy = dev.platform:find "NVIDIA" and 12 or 70 -- its compiler takes no notice of #line
       assert.matches("[:(]10[:,][^\n]*undeclared_name", message)
-      assert.matches("[:(]70[:,][^\n]*another_name", message)
+      assert.matches(("[:(]%d[:,][^\n]*another_name"):format(seventy), message)
       assert.matches("[:(]10[:,]", message_of(LINES:format("malloc(1, 2);", "")))
-      assert.matches("[:(]70[:,]", message_of(LINES:format("", "*out = 1")))
+      assert.matches(("[:(]%d[:,]"):format(seventy), message_of(LINES:format("", "*out = 1")))
     end)
 
     it("leaves unbalanced sources to the compiler", function()

@@ -923,8 +923,6 @@ function heap:reset() end
 function heap:reset_peaks(exact) end
 
 ---The most that a run takes: calls the function, waits for its kernels. For choosing a limit.
----
----`peak` counts pages that earlier kernels have used and emptied too: reset the heap first for the least limit.
 ---@param f function
 ---@param ... any arguments for it
 ---@return integer? peak bytes of whole pages: what a limit has to cover

@@ -136,7 +136,7 @@ cla_status cla__heap_need(cla_heap *h, uint64_t nbytes);
 
 /* Counts of failed allocations before and after a launch. It belongs to an event; freed when `number` is complete. */
 typedef struct cla_heap_watch {
-  uint32_t before[4], after[4]; /* the control words from CLA_HEAP_FAILED on */
+  uint32_t before[6], after[6]; /* the control words from CLA_HEAP_FAILED on */
   uint64_t limit;               /* of the heap then */
   uint64_t number;              /* of the last command that reads into it; 0: none did */
   bool is_lost;                 /* `after` could not be read */

@@ -115,6 +115,7 @@ enum {
   CLA_HEAP_REFUSED = 66, /* largest size refused, if under 4 GiB */
   CLA_HEAP_REFUSED_64K =
       67, /* largest size refused of those from 4 GiB on, / 65536 rounded up, at most 2^32 - 1; 0: none */
+  CLA_HEAP_FAILED_HOST = 68,  /* 2 words: of those that failed, the host's own */
   CLA_HEAP_DOUBLES = 80,      /* 2 words: double frees */
   CLA_HEAP_BADS = 82,         /* 2 words: frees (reallocs too) of what is no block: foreign, interior, misaligned */
   CLA_HEAP_RECORDS_USED = 84, /* bad and double frees so far, the first CLA_HEAP_RECORDS of them recorded */

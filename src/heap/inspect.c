@@ -265,16 +265,32 @@ static uint32_t pages_in_use(const cla_heap_image *image) {
   return n;
 }
 
+/* Sealed, quiet. Slabs without blocks become free pages, as they serve already: kernels leave them as they are, so that the
+ * same pages would count for every run after the first. */
+static cla_status free_empty_slabs(cla_heap *h, const cla_heap_image *image) {
+  const uint32_t npages = image->plan.npages;
+  bool is_changed = false;
+  for (uint32_t p = 0; p < npages; p++) {
+    uint32_t *word = image->words + cla__page_word(p);
+    if (!is_slab(cla__page_code(*word)) || (*word & CLA_HEAP_USED)) continue;
+    *word &= CLA_HEAP_TICKETS | CLA_HEAP_FREE_BIT;
+    is_changed = true;
+  }
+  if (!is_changed) return CLA_OK;
+  return put(h, cla__page_word(0), image->words + cla__page_word(0), cla__page_word(npages) - cla__page_word(0));
+}
+
 /* Sealed, quiet. The figures begin anew at what is in use, before the flags that make kernels count. */
 static cla_status write_peaks(cla_heap *h, bool exact) {
   cla_heap_image image;
   cla_status status = cla__heap_image_take(h, CLA_HEAP_NOTES, &image);
   if (status) return status;
+  status = free_empty_slabs(h, &image);
   cla__heap_tally tally;
   cla__heap_tally_make(&image.plan, image.words, &tally);
   const uint32_t live = (uint32_t)(tally.used_bytes / CLA_HEAP_GRAIN), pages = pages_in_use(&image);
   const uint32_t flags = cla__heap_flags(h, exact);
-  status = put(h, CLA_HEAP_USED16, (uint32_t[]){live, exact ? live : 0}, 2);
+  if (!status) status = put(h, CLA_HEAP_USED16, (uint32_t[]){live, exact ? live : 0}, 2);
   if (!status) status = put(h, CLA_HEAP_PAGES_NOW, (uint32_t[]){pages, pages}, 2);
   if (!status) status = put(h, CLA_HEAP_FLAGS, &flags, 1);
   free(image.words);

@@ -37,14 +37,14 @@ void cla_lua_renumber(char *log, size_t nlines_before) {
 static const char *explanation(const char *log, const cla_lua_input *input) {
   static const char *const names[] = {"'malloc'", "'calloc'", "'realloc'", "'aligned_alloc'", "'free'"};
   if (!input->has_heap) return "";
-  if (input->is_rewritten && (strstr(log, "cla__heap") || strstr(log, "too few arguments")))
-    return "\ncla__heap: the heap, which functions that reach malloc take as an argument. A name of one that a macro "
-           "pastes together is not seen; what works everywhere: a parameter CLA_HEAP heap, and cla_malloc(heap, n)";
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (strstr(log, names[i]))
       return "\nmalloc and its like are seen in the source and in defines; not in a header or in the options, nor "
              "behind a #define malloc that this configuration leaves out; what works everywhere: a parameter CLA_HEAP "
              "heap, and cla_malloc(heap, n)";
+  if (input->is_rewritten && (strstr(log, "cla__heap") || strstr(log, "too few arguments")))
+    return "\ncla__heap: the heap, which functions that reach malloc take as an argument. A name of one that a macro "
+           "pastes together is not seen; what works everywhere: a parameter CLA_HEAP heap, and cla_malloc(heap, n)";
   return "";
 }
 
