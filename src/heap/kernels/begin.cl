@@ -4,8 +4,9 @@
  *   kernel void k(CLA_HEAP heap, global int *out) { global int *p = cla_malloc(heap, 64); ... cla_free(heap, p); }
  *
  * Every function may be called by any item at any time: in divergent branches, between barriers, at any group size. No
- * item ever waits for another. Blocks are aligned to 16 bytes and live until freed, by any item, in any kernel with the
- * same heap.
+ * item depends on another's going on. (On NVIDIA a crowd of items that all need a page let one look for it: the others
+ * read a word at most a few hundred times, and then look too.) Blocks are aligned to 16 bytes and live until freed, by
+ * any item, in any kernel with the same heap.
  *
  *   cla_malloc(heap, n)               n bytes; null if n is 0, if there is no room, or if heap is null
  *   cla_calloc(heap, n, size)         the same, zeroed; null if n * size overflows
