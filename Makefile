@@ -27,7 +27,7 @@ PREFIX = /usr/local
 # ---- Packages, by what needs them ---------------------------------------------------------------
 
 PACKAGES_build = gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd
-PACKAGES_test = lua-busted mesa-opencl-icd oclgrind luarocks python3
+PACKAGES_test = lua-argparse lua-busted mesa-opencl-icd oclgrind luarocks python3
 PACKAGES_lint = clang-format clang-tidy cppcheck lua-check
 PACKAGES_sanitize = valgrind
 PACKAGES_bench = libmimalloc-dev python3-pyopencl python3-numpy
