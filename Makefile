@@ -247,17 +247,30 @@ SANITIZER_OPTIONS = $(ONLY_POCL) \
   UBSAN_OPTIONS=print_stacktrace=1 \
   TSAN_OPTIONS=suppressions=.ci/tsan.supp:halt_on_error=1:second_deadlock_stack=1
 
+# The stages share nothing but what is built before: they run side by side, each of them on about one core.
+STAGES = asan-specs asan-c memcheck-specs tsan-c
+.PHONY: $(STAGES)
+
 sanitize: deps-build-test-sanitize
 	@+$(SUBMAKE) libraries
 	@+$(SUBMAKE) B=build/asan SANITIZE='$(ASAN)' $(INSTRUMENTED) libraries tests
 	@+$(SUBMAKE) B=build/tsan SANITIZE='$(TSAN)' $(INSTRUMENTED) TEST_SRC='$(wildcard spec/c/threads_*.c)' tests
+	@+$(SUBMAKE) --output-sync=target $(STAGES)
+
+asan-c:
 	$(SAY) ASAN 'the C tests'
 	$(DO)$(SANITIZER_OPTIONS) CLALLOC_BUILD=build/asan $(FIXED) $(LUA) $(BUSTED) spec/c_spec.lua
+
+tsan-c:
 	$(SAY) TSAN 'the C tests threads_*'
 	$(DO)$(SANITIZER_OPTIONS) CLALLOC_BUILD=build/tsan $(FIXED) $(LUA) $(BUSTED) spec/c_spec.lua
+
+asan-specs:
 	$(SAY) ASAN '$(ASAN_SPECS)'
 	$(DO)[ -z '$(ASAN_SPECS)' ] || \
 	  $(SANITIZER_OPTIONS) $(FIXED) $(ASAN_LUA) $(BUSTED) --cpath='$(CURDIR)/build/asan/?.so' $(ASAN_SPECS)
+
+memcheck-specs:
 	$(SAY) VALG '$(MEMCHECK_SPECS)'
 	$(DO)[ -z '$(MEMCHECK_SPECS)' ] || \
 	  $(ONLY_POCL) HWLOC_COMPONENTS=-x86 valgrind --quiet --error-exitcode=9 --leak-check=full \
