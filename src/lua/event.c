@@ -43,8 +43,6 @@ static cla_status wait_for(const lua_event *e) {
   cla_status status = execution_status(e, &state);
   if (status) return status;
   if (state > CL_COMPLETE && cla__stream_would_hang(e->stream, e->number)) return cla__stream_busy(e->stream);
-  /* A wait flushes by itself, but not on rusticl 22.3, which would wait for ever after a flush that failed. */
-  if (state == CL_QUEUED) cla__flush(e->device->driver, e->stream->queue);
   cl_int err = cla__wait_events(e->device->driver, 1, &e->event);
   if (err && err != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) return cla__driver_error(CLA_CALL_wait_events, err);
   status = execution_status(e, &state);
