@@ -230,8 +230,8 @@ INSTRUMENTED = CC=gcc WERROR= OPTIMISE='-O1 -DCLA_DEBUG=1'
 # would add nothing but minutes. Lua itself is not instrumented, so ASan has to be loaded before it; through LD_PRELOAD it
 # would get into every program a spec starts.
 ASAN_SPECS = $(wildcard $(patsubst %,spec/%_spec.lua,arguments buffer coroutine device faults garbage guard heap \
-  heap_faults host host_faults kernel out_of_memory plan policy_decisions policy_wrap pool pool_trace program random reuse \
-  stream tensor_memory two_devices))
+  heap_faults heap_object host host_faults kernel out_of_memory plan policy_decisions policy_wrap pool pool_trace \
+  program random reuse stream tensor_memory two_devices))
 MEMCHECK_SPECS = $(wildcard $(patsubst %,spec/%_spec.lua,buffer stream host policy_wrap))
 LD_SO = $(firstword $(wildcard /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.*))
 ASAN_LUA = $(LD_SO) --preload "$$(gcc -print-file-name=libasan.so)" /usr/bin/$(LUA)
