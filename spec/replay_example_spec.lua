@@ -1,23 +1,6 @@
 -- examples/replay.lua, as a user runs it.
 
-local cl = require "clalloc"
-local trace = cl.trace
-
--- Rounds of allocating and freeing the same sizes; every round leaves nothing live.
-local function rounds(count, sizes)
-  local rec = trace.recorder()
-  for _ = 1, count do
-    for i, size in ipairs(sizes) do
-      rec:alloc(i, size)
-    end
-    for i in ipairs(sizes) do
-      rec:free(i)
-    end
-  end
-  return rec:finish "rounds"
-end
-
-local MIXED = { 4096, 1, 700000, 0, 3 << 20, 4097, 512 }
+local files = require "spec.trace_files"
 
 local function quoted(text)
   return "'" .. text:gsub("'", [['\'']]) .. "'"
@@ -67,7 +50,7 @@ describe("examples/replay.lua", function()
 
   before_each(function()
     path = os.tmpname()
-    assert(rounds(10, MIXED):save(path, "pytorch_snapshot"))
+    assert(files.rounds(10, files.MIXED):save(path, "pytorch_snapshot"))
   end)
 
   after_each(function()
