@@ -2,12 +2,7 @@
 -- that names the function, the argument and the value; what the machine cannot give is nil, a message and a code.
 
 local cl = require "clalloc"
-
-local function failure(f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 -- No sizes: value, what the message says of it.
 local NO_SIZES = {

@@ -1,12 +1,7 @@
 -- Devices: found, chosen, described, current; simulated ones too.
 
 local cl = require "clalloc"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 -- Runs a Lua program of its own and returns what it wrote, errors included.
 local function output_of(program, environment)

@@ -1,9 +1,9 @@
--- A session of calls of which any may fail: run once a fault, with the first driver call failing, then the second, and so
--- on until the session makes fewer calls than that. Whatever fails, every failure must be a clean one, and nothing of the
--- driver's may be left.
+-- A session of calls of which any may fail: run once a fault, with the first driver call failing, then the second, and
+-- so on until the session makes fewer calls than that. Whatever fails, every failure must be a clean one, and nothing
+-- of the driver's may be left.
 --
--- A kind of session is `fault_session.new(codes)`, a class to which the spec adds methods; codes: those that failures may
--- have, as keys. What the functions below get behind their own arguments is handed on to:
+-- A kind of session is `fault_session.new(codes)`, a class to which the spec adds methods; codes: those that failures
+-- may have, as keys. What the functions below get behind their own arguments is handed on to:
 --   Session:run(...)     the calls
 --   Session.settle(...)  optional: nothing is armed any more; checks, and lets go of caches
 

@@ -1,12 +1,7 @@
 -- Streams, the events of their commands, the gates that hold them still, and the guards that make one current.
 
 local cl = require "clalloc"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 describe("a stream", function()
   local dev
