@@ -233,4 +233,12 @@ describe("a function that takes an object", function()
     assert.matches("clalloc%.buffer expected", failure(getmetatable(buf).__index, io.stdout, "size"))
     assert.matches("clalloc%.pool expected", failure(getmetatable(sim:pool()).__newindex, buf, "limit", 1))
   end)
+
+  it("reads options of its table alone, not what that inherits", function()
+    local raise = setmetatable({}, { __index = function() error "asked" end })
+    local program <close> = assert(sim:program("kernel void f() {}", raise))
+    assert(program.f)
+    local hooks <close> = sim:host_cache { hooks = raise }
+    assert(hooks:alloc(1)):close()
+  end)
 end)
