@@ -192,8 +192,9 @@ static void *asks(void *arg) {
   return NULL;
 }
 
+static void *(*const work[THREADS])(void *) = {frees, asks, asks};
+
 static void on_threads(bool has_stream) {
-  void *(*const work[THREADS])(void *) = {frees, asks, asks};
   for (int round = 0; round < ROUNDS; round++) {
     pthread_t threads[THREADS];
     begin(has_stream, false);
