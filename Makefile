@@ -27,7 +27,7 @@ PREFIX = /usr/local
 # ---- Packages, by what needs them ---------------------------------------------------------------
 
 PACKAGES_build = gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd
-PACKAGES_test = lua-busted mesa-opencl-icd oclgrind luarocks python3
+PACKAGES_test = lua-argparse lua-busted mesa-opencl-icd oclgrind luarocks python3
 PACKAGES_lint = clang-format clang-tidy cppcheck lua-check
 PACKAGES_sanitize = valgrind
 PACKAGES_bench = libmimalloc-dev python3-pyopencl python3-numpy
@@ -231,8 +231,8 @@ INSTRUMENTED = CC=gcc WERROR= OPTIMISE='-O1 -DCLA_DEBUG=1'
 # would add nothing but minutes. Lua itself is not instrumented, so ASan has to be loaded before it; through LD_PRELOAD it
 # would get into every program a spec starts.
 ASAN_SPECS = $(wildcard $(patsubst %,spec/%_spec.lua,arguments buffer coroutine device faults garbage guard heap \
-  heap_faults host host_faults kernel out_of_memory plan policy_decisions policy_wrap pool pool_trace program random reuse \
-  stream tensor_memory two_devices))
+  heap_faults heap_object host host_faults kernel out_of_memory plan policy_decisions policy_wrap pool pool_trace \
+  program random reuse stream tensor_memory two_devices))
 MEMCHECK_SPECS = $(wildcard $(patsubst %,spec/%_spec.lua,buffer stream host policy_wrap))
 LD_SO = $(firstword $(wildcard /lib64/ld-linux-*.so.* /lib/ld-linux-*.so.*))
 ASAN_LUA = $(LD_SO) --preload "$$(gcc -print-file-name=libasan.so)" /usr/bin/$(LUA)
@@ -248,17 +248,30 @@ SANITIZER_OPTIONS = $(ONLY_POCL) \
   UBSAN_OPTIONS=print_stacktrace=1 \
   TSAN_OPTIONS=suppressions=.ci/tsan.supp:halt_on_error=1:second_deadlock_stack=1
 
+# The stages share nothing but what is built before: they run side by side, each of them on about one core.
+STAGES = asan-specs asan-c memcheck-specs tsan-c
+.PHONY: $(STAGES)
+
 sanitize: deps-build-test-sanitize
 	@+$(SUBMAKE) libraries
 	@+$(SUBMAKE) B=build/asan SANITIZE='$(ASAN)' $(INSTRUMENTED) libraries tests
 	@+$(SUBMAKE) B=build/tsan SANITIZE='$(TSAN)' $(INSTRUMENTED) TEST_SRC='$(wildcard spec/c/threads_*.c)' tests
+	@+$(SUBMAKE) --output-sync=target $(STAGES)
+
+asan-c:
 	$(SAY) ASAN 'the C tests'
 	$(DO)$(SANITIZER_OPTIONS) CLALLOC_BUILD=build/asan $(FIXED) $(LUA) $(BUSTED) spec/c_spec.lua
+
+tsan-c:
 	$(SAY) TSAN 'the C tests threads_*'
 	$(DO)$(SANITIZER_OPTIONS) CLALLOC_BUILD=build/tsan $(FIXED) $(LUA) $(BUSTED) spec/c_spec.lua
+
+asan-specs:
 	$(SAY) ASAN '$(ASAN_SPECS)'
 	$(DO)[ -z '$(ASAN_SPECS)' ] || \
 	  $(SANITIZER_OPTIONS) $(FIXED) $(ASAN_LUA) $(BUSTED) --cpath='$(CURDIR)/build/asan/?.so' $(ASAN_SPECS)
+
+memcheck-specs:
 	$(SAY) VALG '$(MEMCHECK_SPECS)'
 	$(DO)[ -z '$(MEMCHECK_SPECS)' ] || \
 	  $(ONLY_POCL) HWLOC_COMPONENTS=-x86 valgrind --quiet --error-exitcode=9 --leak-check=full \

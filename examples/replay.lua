@@ -8,30 +8,9 @@
 -- You will see, for every file: operations, driver calls, peak live bytes, peak reserved bytes and their ratio (1.0
 -- would waste nothing), what the peak was made of, and nanoseconds per operation; for several policies a table with a
 -- row each. Compare `direct`, where every allocation goes to the driver. A row of a file that is not as it should be
--- stops the run with file, line and reason.
+-- stops the run with file, line and reason. --help lists the options. Needs the Debian package lua-argparse.
 
-local USAGE = "usage: replay.lua FILE... [--policy LIST] [--scale N] [--streams N] [--simulate GiB | --device SEL]\n"
-  .. "       [--limit GiB] [--fit] [--cost US] [--plot OUT.svg] [--json] [--help]"
-
-local HELP = USAGE .. [[
-
-
-Files are PyTorch snapshots, RMM logs, lifetime CSVs (id,lower,upper,size) and logs of 'start_op end_op bytes';
-the format is found out from the content, and NAME.initial.csv is loaded along.
-
-  --policy LIST    names, and Lua files that return a policy, or a function that makes one of (trace, device),
-                   separated by commas. Names: caching (default), direct, torch, rmm, bins, arena, buddy, planned
-  --scale N        divide every size by N, rounding up
-  --streams N      deal the allocations out to N streams in turn
-  --simulate GiB   a simulated device of that capacity, which has no memory and needs no hardware
-  --device SEL     a device by index, type (cpu, gpu) or part of its name; memory is really touched
-  --limit GiB      most that may be reserved: does it fit? The exit code is 1 when it does not
-  --fit            the smallest limit at which each policy completes, by bisection
-  --cost US        microseconds of a driver call, for the estimate of the time spent in the driver; otherwise
-                   measured on the device, or on the default one for a simulated device
-  --plot OUT.svg   draw memory over time and the segments at the peak; needs gnuplot, and one FILE
-  --json           print figures as JSON, a list with an object for each file and policy
-  --help           this text]]
+local argparse = require "argparse"
 
 local EXIT_FAILED, EXIT_USAGE = 1, 2
 
@@ -41,19 +20,17 @@ local function stop(code, ...)
   os.exit(code, true)
 end
 
-local function stop_usage(...)
-  io.stderr:write("replay.lua: ", ...)
-  io.stderr:write("\n", USAGE, "\n")
-  os.exit(EXIT_USAGE, true)
-end
-
 -- ---- Options -----------------------------------------------------------------------------------------------------
--- Each turns its text into a value, or gives nil and what is wrong. Those in `switches` take no text.
 
-local switches = { fit = true, json = true }
-local parse = {}
+local parser = argparse("replay.lua", "Replays recorded allocation traces through the pool, and prints what it costs.")
+parser:help_max_width(100)
 
-function parse.policy(text)
+local function stop_usage(...) stop(EXIT_USAGE, table.concat { ... }, "\n", parser:get_usage()) end
+function parser.error(_, message) stop_usage(message) end
+
+-- Converters: the value of a text, or nil and what is wrong with it.
+
+local function policy_list(text)
   local list = {}
   for name in (text .. ","):gmatch "([^,]*)," do
     if name == "" then return nil, ("--policy wants names or files separated by commas, got '%s'"):format(text) end
@@ -79,56 +56,34 @@ local function number_above_0(name, of, most)
   end
 end
 
-parse.scale = whole_number("scale", 1, math.maxinteger)
-parse.streams = whole_number("streams", 1, 1024)
-parse.simulate = number_above_0("simulate", "GiB", 1 << 20)
-parse.limit = number_above_0("limit", "GiB", 1 << 20)
-parse.cost = number_above_0("cost", "microseconds", 1e9)
-
-function parse.device(text) return text end
-
-function parse.plot(text)
+local function file_name(text)
   if text ~= "" then return text end
   return nil, "--plot wants the name of a file"
 end
 
-local function parse_arguments(args)
-  local files, options, i = {}, { policy = { "caching" }, scale = 1 }, 1
-  while i <= #args do
-    local name, text = args[i]:match("^%-%-([^=]+)=?(.*)$")
-    if args[i] == "-h" or name == "help" then
-      print(HELP)
-      os.exit(true, true)
-    elseif not name and args[i]:find("^%-") then
-      stop_usage("unknown option ", args[i])
-    elseif not name then
-      files[#files + 1] = args[i]
-    elseif switches[name] then
-      if args[i]:find("=", 1, true) then stop_usage("--", name, " takes no value") end
-      options[name] = true
-    elseif not parse[name] then
-      stop_usage("unknown option --", name)
-    else
-      if not args[i]:find("=", 1, true) then
-        i = i + 1
-        text = args[i] or stop_usage("--", name, " wants a value")
-      end
-      local value, reason = parse[name](text)
-      options[name] = value or stop_usage(reason)
-    end
-    i = i + 1
-  end
-  return files, options
-end
+parser:argument("FILE", "PyTorch snapshots, RMM logs, lifetime CSVs (id,lower,upper,size) and logs of 'start_op end_op "
+  .. "bytes'; the format is found out from the content, and NAME.initial.csv is loaded along."):args "+"
+parser:option("--policy", "Names, and Lua files that return a policy, or a function that makes one of (trace, device), "
+  .. "separated by commas. Names: caching, direct, torch, rmm, bins, arena, buddy, planned.", "caching", policy_list)
+parser:option("--scale", "Divide every size by it, rounding up.", "1", whole_number("scale", 1, math.maxinteger))
+parser:option("--streams", "Deal the allocations out to so many streams.", nil, whole_number("streams", 1, 1024))
+parser:mutex(
+  parser:option("--simulate", "A simulated device of so many GiB, which has no memory and needs no hardware.", nil,
+    number_above_0("simulate", "GiB", 1 << 20)),
+  parser:option("--device", "A device by index, type (cpu, gpu) or part of its name; memory is really touched."))
+parser:option("--limit", "Most GiB that may be reserved: does it fit? The exit code is 1 when it does not.", nil,
+  number_above_0("limit", "GiB", 1 << 20))
+parser:flag("--fit", "The smallest limit at which each policy completes, by bisection.")
+parser:option("--cost", "Microseconds of a driver call, for the estimate of the time spent in the driver; otherwise "
+  .. "measured on the device, or on the default one for a simulated device.", nil,
+  number_above_0("cost", "microseconds", 1e9))
+parser:option("--plot", "Draw memory over time and the segments at the peak, as SVG; needs gnuplot, and one FILE.", nil,
+  file_name)
+parser:flag("--json", "Print figures as JSON, a list with an object for each file and policy.")
 
-local files, options = parse_arguments(arg)
-if #files == 0 then
-  stop_usage("no FILE: give it one or more recorded traces")
-elseif options.simulate and options.device then
-  stop_usage("--simulate and --device exclude each other")
-elseif options.plot and #files > 1 then
-  stop_usage("--plot draws one FILE, there are ", tostring(#files))
-end
+local options = parser:parse()
+local files = options.FILE
+if options.plot and #files > 1 then stop_usage("--plot draws one FILE, there are ", #files) end
 
 local cl = require "clalloc"
 

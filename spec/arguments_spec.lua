@@ -2,12 +2,7 @@
 -- that names the function, the argument and the value; what the machine cannot give is nil, a message and a code.
 
 local cl = require "clalloc"
-
-local function failure(f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 -- No sizes: value, what the message says of it.
 local NO_SIZES = {
@@ -237,5 +232,13 @@ describe("a function that takes an object", function()
     assert.matches("clalloc%.buffer expected", failure(close))
     assert.matches("clalloc%.buffer expected", failure(getmetatable(buf).__index, io.stdout, "size"))
     assert.matches("clalloc%.pool expected", failure(getmetatable(sim:pool()).__newindex, buf, "limit", 1))
+  end)
+
+  it("reads options of its table alone, not what that inherits", function()
+    local raise = setmetatable({}, { __index = function() error "asked" end })
+    local program <close> = assert(sim:program("kernel void f() {}", raise))
+    assert(program.f)
+    local hooks <close> = sim:host_cache { hooks = raise }
+    assert(hooks:alloc(1)):close()
   end)
 end)

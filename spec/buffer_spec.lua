@@ -2,12 +2,7 @@
 -- maps show it to the host; an address stands for it.
 
 local cl = require "clalloc"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 local function bytes(n, seed)
   local list = {}

@@ -1,12 +1,7 @@
 -- Devices: found, chosen, described, current; simulated ones too.
 
 local cl = require "clalloc"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 -- Runs a Lua program of its own and returns what it wrote, errors included.
 local function output_of(program, environment)
@@ -188,6 +183,19 @@ describe("a simulated device", function()
     stream:query() -- the question is a command too
     sim:complete(stream)
     assert.is_true(stream:query())
+  end)
+
+  it("ends with its last handle, also when pools and caches were closed while its commands stood still", function()
+    collectgarbage()
+    local before = cl.debug.live()
+    local device = cl.simulate{ capacity = cl.GiB }
+    local stream, gate, pool, host = device.default_stream, device:gate(), device:pool{}, device:host_cache{}
+    local buf, pinned = assert(pool:alloc(4096)), assert(host:alloc(4096))
+    stream:wait(gate)
+    buf:fill(0, { async = true }):close()
+    pinned:record(stream)
+    for _, object in ipairs{ buf, pinned, pool, host, stream, gate, device } do object:close() end
+    assert.same(before, cl.debug.live())
   end)
 
   it("completes nothing on a real device", function()

@@ -4,8 +4,7 @@
 -- (ROCm/rocm-systems#11643)
 
 local cl = require "clalloc"
-
-local MOST_CALLS <const> = 3000 -- more than any session makes
+local fault_session = require "spec.fault_session"
 
 local SOURCE <const> = [[
 kernel void add(global const uchar *x, global uchar *y, uint n) {
@@ -13,39 +12,7 @@ kernel void add(global const uchar *x, global uchar *y, uint n) {
 }
 ]]
 
-local CODES <const> = { NOMEM = true, LIMIT = true, DRIVER = true, UNSUPPORTED = true }
-
-local Session = {}
-Session.__index = Session
-
-local function new_session() return setmetatable({ opened = {}, errors = {} }, Session) end
-
--- Calls a function: its first result, or nil and a clean error noted.
-function Session:try(f, ...)
-  local ok, result, message, code = pcall(f, ...)
-  if ok and result ~= nil then return result end
-  if not ok then
-    assert(type(result) == "string" and #result > 0, "an error that is no message")
-    message = result
-  else
-    assert(type(message) == "string" and #message > 0, "a failure without a message")
-    assert(CODES[code], ("a failure with the code %s: %s"):format(code, message))
-  end
-  self.errors[#self.errors + 1] = message
-  return nil
-end
-
--- The same for what makes an object, which is closed at the end.
-function Session:open(f, ...)
-  local object = self:try(f, ...)
-  if object then self.opened[#self.opened + 1] = object end
-  return object
-end
-
-function Session:close()
-  for i = #self.opened, 1, -1 do self.opened[i]:close() end
-  self.opened = {}
-end
+local Session = fault_session.new { NOMEM = true, LIMIT = true, DRIVER = true, UNSUPPORTED = true }
 
 local function check(pool)
   local ok, message = pool:check()
@@ -163,67 +130,6 @@ function Session:run(open_device, options)
   end
 end
 
--- What is live when nothing is left but what the current device keeps for itself.
-local function settled()
-  collectgarbage()
-  collectgarbage()
-  local dev <close> = cl.current()
-  dev.default_stream:finish()
-  dev:pool():trim()
-  return cl.debug.live()
-end
-
--- One session with a fault armed (n nil: without). Did the fault fire, and how many errors were there?
-local function session(open_device, options, call, n)
-  local run = new_session()
-  cl.debug.fail(call, n or 0)
-  local ok, message = xpcall(run.run, debug.traceback, run, open_device, options)
-  run:close()
-  local fired = n and not cl.debug.armed()
-  cl.debug.fail("any", 0)
-  assert(ok, ("fault %s in %s: %s"):format(n, call, message))
-  return fired, #run.errors, table.concat(run.errors, "\n")
-end
-
-local function assert_same_live(before, call, n)
-  local after = settled()
-  for kind, count in pairs(after) do
-    if count > (before[kind] or 0) then
-      error(("after fault %d in %s: %d of %s are live, %d before"):format(n, call, count, kind,
-        before[kind] or 0))
-    end
-  end
-end
-
--- Fails the first, second, ... call of a kind. How many there are, and how many faults were felt.
-local function every_fault(open_device, options, call, most)
-  local before, felt = settled(), 0
-  for n = 1, most or MOST_CALLS do
-    local fired, errors, messages = session(open_device, options, call, n)
-    assert_same_live(before, call, n)
-    if not fired then
-      assert(errors == 0, messages)
-      return n - 1, felt
-    end
-    if errors > 0 then felt = felt + 1 end
-  end
-  assert(most, "a session without end")
-  return most, felt
-end
-
--- The kinds of calls a session makes.
-local function kinds(open_device, options)
-  cl.debug.calls_reset()
-  local _, errors, messages = session(open_device, options, "any")
-  assert(errors == 0, messages)
-  local list = {}
-  for name in pairs(cl.debug.calls()) do
-    if name ~= "total" then list[#list + 1] = name end
-  end
-  table.sort(list)
-  return list
-end
-
 local devices = {
   ["a simulated device"] = {
     function() return cl.simulate { capacity = 64 * cl.MiB } end, { limit = 4 * cl.MiB },
@@ -245,28 +151,28 @@ describe("a session in which a driver call fails", function()
 
   for name, device in pairs(devices) do
     it("ends clean on " .. name .. ", whichever call it is", function()
-      local calls, felt = every_fault(device[1], device[2], "any")
+      local calls, felt = Session:every_fault("any", {}, device[1], device[2])
       assert(calls > 100, calls)
       assert(felt > 50, felt)
     end)
 
     it("ends clean on " .. name .. ", whichever of a kind", function()
-      for _, call in ipairs(kinds(device[1], device[2])) do
-        local calls = every_fault(device[1], device[2], call)
+      for _, call in ipairs(Session:kinds(device[1], device[2])) do
+        local calls = Session:every_fault(call, {}, device[1], device[2])
         assert(calls > 0 or call == "svm_free", call)
       end
     end)
   end
 
   it("ends clean on a real device, whichever call it is", function()
-    local calls, felt = every_fault(cl.device, { limit = 4 * cl.MiB }, "any")
+    local calls, felt = Session:every_fault("any", {}, cl.device, { limit = 4 * cl.MiB })
     assert(calls > 100, calls)
     assert(felt > 50, felt)
   end)
 
   it("ends clean on a real device, at the first and second call of each kind", function()
-    for _, call in ipairs(kinds(cl.device, { limit = 4 * cl.MiB })) do
-      every_fault(cl.device, { limit = 4 * cl.MiB }, call, 2)
+    for _, call in ipairs(Session:kinds(cl.device, { limit = 4 * cl.MiB })) do
+      Session:every_fault(call, { most = 2 }, cl.device, { limit = 4 * cl.MiB })
     end
   end)
 
@@ -275,7 +181,7 @@ describe("a session in which a driver call fails", function()
     if not dev.has_svm then return pending "the device has no shared virtual memory" end
     local calls = { "svm_alloc", "create_buffer", "create_sub_buffer", "enqueue_migrate", "release_mem" }
     for _, call in ipairs(calls) do
-      every_fault(cl.device, { limit = 4 * cl.MiB, svm = true }, call)
+      Session:every_fault(call, {}, cl.device, { limit = 4 * cl.MiB, svm = true })
     end
   end)
 end)

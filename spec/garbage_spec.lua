@@ -2,16 +2,11 @@
 -- and what the collector does with an object, in whatever order and however often, ends it once.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 local every_type = dofile "spec/every_type.lua"
 
 local CAPACITY = 100 * 1000 * 1000
 local TEMPORARY = 10 * 1000 * 1000
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
 
 -- Counts collections: the sentinel's finalizer leaves a new one behind.
 local function count_collections()

@@ -2,8 +2,8 @@
 -- recount agrees, what was live before is live still, and nothing of the driver's is left when all is closed.
 
 local cl = require "clalloc"
+local fault_session = require "spec.fault_session"
 
-local MOST_CALLS <const> = 400 -- more than the session makes
 local CODES <const> = { NOMEM = true, DRIVER = true }
 
 local SOURCE <const> = [[
@@ -15,24 +15,7 @@ kernel void take(ulong nbytes, global uint *out) {
 kernel void churn(ulong nbytes) { free(malloc(nbytes)); }
 ]]
 
-local Session = {}
-Session.__index = Session
-
--- Calls a function: what it gives, or nil when the failure was a clean one.
-function Session:try(f, ...)
-  local ok, result, message, code = pcall(f, ...)
-  if ok and result ~= nil then return result end
-  if not ok then
-    assert(type(result) == "string" and #result > 0, "an error that is no message")
-    assert(not result:find "attempt to" and not result:find "bad argument", result) -- of nil, that a call gave instead
-    message = result
-  else
-    assert(type(message) == "string" and #message > 0, "a failure without a message")
-    assert(CODES[code], ("a failure with the code %s: %s"):format(code, message))
-  end
-  self.errors[#self.errors + 1] = message
-  return nil
-end
+local Session = fault_session.new(CODES)
 
 function Session:launch(kernel, launch)
   local event = self:try(kernel, launch)
@@ -86,8 +69,8 @@ function Session:run(dev)
   end
 end
 
--- Nothing armed any more: everything agrees, and the heap goes on.
-local function settle(dev)
+-- Everything agrees, and the heap goes on.
+function Session.settle(dev)
   assert(dev.default_stream:finish())
   assert(dev.heap:check())
   local program <close> = assert(dev:program(SOURCE, { heap = true }))
@@ -96,55 +79,6 @@ local function settle(dev)
   assert(dev.heap:check())
   assert(dev.heap:reset())
   dev:pool():trim()
-end
-
-local function session(dev, call, n)
-  local run = setmetatable({ errors = {} }, Session)
-  cl.debug.fail(call, n or 0)
-  local ok, message = xpcall(run.run, debug.traceback, run, dev)
-  local fired = n and not cl.debug.armed()
-  cl.debug.fail("any", 0)
-  assert(ok, ("fault %s in %s: %s"):format(n, call, message))
-  settle(dev)
-  collectgarbage()
-  return fired, #run.errors, table.concat(run.errors, "\n")
-end
-
-local function live() return cl.debug.live() end
-
-local function assert_same(before, call, n)
-  for kind, count in pairs(live()) do
-    assert(count <= (before[kind] or 0),
-      ("after fault %d in %s: %d of %s are live, %d before"):format(n, call, count, kind, before[kind] or 0))
-  end
-end
-
--- Fails the first, second (or every step-th), ... call of a kind: how many there are, and how many faults were felt.
-local function every_fault(dev, call, most, step)
-  local before, felt = live(), 0
-  for n = 1, most or MOST_CALLS, step or 1 do
-    local fired, errors, messages = session(dev, call, n)
-    assert_same(before, call, n)
-    if not fired then
-      assert(errors == 0, messages)
-      return n - 1, felt
-    end
-    if errors > 0 then felt = felt + 1 end
-  end
-  assert(most, "a session without end")
-  return most, felt
-end
-
-local function kinds(dev)
-  cl.debug.calls_reset()
-  local _, errors, messages = session(dev, "any")
-  assert(errors == 0, messages)
-  local list = {}
-  for name in pairs(cl.debug.calls()) do
-    if name ~= "total" then list[#list + 1] = name end
-  end
-  table.sort(list)
-  return list
 end
 
 describe("a session with the heap in which a driver call fails", function()
@@ -157,8 +91,8 @@ describe("a session with the heap in which a driver call fails", function()
     it("ends clean on " .. name .. ", whichever call it is", function()
       options.capacity = 64 * cl.MiB
       local dev <close> = cl.simulate(options)
-      session(dev, "any")
-      local calls, felt = every_fault(dev, "any")
+      Session:once("any", nil, dev)
+      local calls, felt = Session:every_fault("any", {}, dev)
       assert(calls > 60, calls)
       assert(felt > 40, felt)
     end)
@@ -166,15 +100,15 @@ describe("a session with the heap in which a driver call fails", function()
 
   it("ends clean on a real device, at every fifth call", function() -- each session builds its programs anew
     local dev <close> = cl.device()
-    session(dev, "any")
-    local calls, felt = every_fault(dev, "any", nil, 5)
+    Session:once("any", nil, dev)
+    local calls, felt = Session:every_fault("any", { step = 5 }, dev)
     assert(calls > 80, calls)
     assert(felt > 12, felt)
   end)
 
   it("ends clean on a real device, at the first call of each kind", function()
     local dev <close> = cl.device()
-    for _, call in ipairs(kinds(dev)) do every_fault(dev, call, 1) end
+    for _, call in ipairs(Session:kinds(dev)) do Session:every_fault(call, { most = 1 }, dev) end
   end)
 
   it("is made without memory at the first try, and with it at the second", function()

@@ -12,7 +12,7 @@ local ALLOWED = {
   own = "an item frees its block, and another gets it",
 }
 
--- And in any kernel: the heap looks at the words that it keeps about the heap without an atomic, as a hint where to try;
+-- And in any kernel: the heap looks at the words it keeps about itself without an atomic, as a hint where to try;
 -- what it then does is an atomic, whose result decides. It reads and writes such words as volatile, which it does with
 -- no word of a block, and programs here do with none at all outside `count`.
 local function is_hint(access)

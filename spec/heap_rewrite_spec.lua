@@ -3,12 +3,7 @@
 -- build, so each of these has many things in it.
 
 local cl = require "clalloc"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 -- Calls in the kernel, in functions declared before and after, in a kernel that a kernel calls; all five functions.
 local CALLS = [[

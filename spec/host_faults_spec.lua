@@ -3,14 +3,9 @@
 -- the comments as public report numbers.)
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 
 local MiB <const> = 1 << 20
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
 
 local function check(cache)
   assert.is_true(cache:check())

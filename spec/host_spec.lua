@@ -2,14 +2,9 @@
 -- beside the script. This page reads as its manual; what goes wrong elsewhere is in host_faults_spec.lua.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 
 local MiB <const> = 1 << 20
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
 
 local function check(cache)
   assert.is_true(cache:check())

@@ -1,6 +1,7 @@
 -- Kernels: launched with a table, their arguments checked against the kernel's own signature.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 
 local SAXPY = [[
 kernel void saxpy(float a, global const float *x, global float *y) {
@@ -8,12 +9,6 @@ kernel void saxpy(float a, global const float *x, global float *y) {
   y[i] += a * x[i];
 }
 ]]
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
 
 -- The values in a buffer, by a format letter of string.unpack.
 local function values(buf, letter)

@@ -5,15 +5,10 @@
 -- when somebody waits for them.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 
 local MB <const> = 1000 * 1000
 local MiB <const> = cl.MiB
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
 
 -- A field of the out-of-memory message: "active 512" and the like.
 local function figure(message, name)

@@ -2,14 +2,9 @@
 -- and what happens when a function does what it must not.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 
 local KiB <const>, MiB <const> = cl.KiB, cl.MiB
-
-local function failure(f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  return message
-end
 
 local sim, pools
 

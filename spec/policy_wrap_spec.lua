@@ -1,15 +1,10 @@
 -- Policies around policies: limits, failures on purpose, who holds what, logs, counters, a last resort.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 local policy = cl.policy
 
 local MiB <const> = cl.MiB
-
-local function failure(f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  return message
-end
 
 local function holder(pool) return assert(pool:alloc(1000)) end
 

@@ -1,12 +1,7 @@
 -- Pools: what they count, keep, give back and refuse; what a script sees of them.
 
 local cl = require "clalloc"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 local FIELDS = {
   "active_bytes", "requested_bytes", "reserved_bytes", "cached_bytes", "held_bytes", "active_blocks", "cached_blocks",

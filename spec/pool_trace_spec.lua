@@ -1,11 +1,6 @@
 -- pool:trace(): what a pool did, event by event.
 local cl = require "clalloc"
-
-local function failure(f, ...)
-  local ok, message = pcall(f, ...)
-  assert.is_false(ok)
-  return message
-end
+local failure = require "spec.failure"
 
 describe("pool:trace", function()
   local dev, pool

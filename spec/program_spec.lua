@@ -1,17 +1,12 @@
 -- Programs: OpenCL C from a string, built once, its kernels by name.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 
 local SOURCE = [[
 kernel void scale(float a, global float *x) { x[get_global_id(0)] *= a; }
 kernel void add(global const float *x, global float *y) { y[get_global_id(0)] += x[get_global_id(0)]; }
 ]]
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
 
 -- What a one-item kernel of the program writes: an int.
 local function answer(dev, prog)

@@ -1,27 +1,12 @@
 -- Replaying traces through a pool. replay_compare_spec.lua has several policies, details, limits and pictures.
 
 local cl = require "clalloc"
+local files = require "spec.trace_files"
 local trace = cl.trace
 
 local function simulated(capacity)
   return cl.simulate { capacity = capacity or cl.GiB, align = 512 }
 end
-
--- Rounds of allocating and freeing the same sizes; every round leaves nothing live.
-local function rounds(count, sizes)
-  local rec = trace.recorder()
-  for _ = 1, count do
-    for i, size in ipairs(sizes) do
-      rec:alloc(i, size)
-    end
-    for i in ipairs(sizes) do
-      rec:free(i)
-    end
-  end
-  return rec:finish "rounds"
-end
-
-local MIXED = { 4096, 1, 700000, 0, 3 << 20, 4097, 512 }
 
 -- A pool that notes the stream of every allocation and passes it on.
 local function watched(pool, seen)
@@ -37,7 +22,7 @@ end
 describe("replay", function()
   it("reports what a trace costs", function()
     local dev <close> = simulated()
-    local t = rounds(10, MIXED)
+    local t = files.rounds(10, files.MIXED)
     local r = cl.replay(t, { device = dev })
     assert.equal("rounds", r.name)
     assert.equal("caching", r.policy)
@@ -54,21 +39,21 @@ describe("replay", function()
 
   it("asks the driver nothing more for what comes again under the caching policy", function()
     local dev <close> = simulated()
-    local few = cl.replay(rounds(10, MIXED), { device = dev, policy = cl.policy.caching() })
-    local often = cl.replay(rounds(100, MIXED), { device = dev, policy = cl.policy.caching() })
+    local few = cl.replay(files.rounds(10, files.MIXED), { device = dev, policy = cl.policy.caching() })
+    local often = cl.replay(files.rounds(100, files.MIXED), { device = dev, policy = cl.policy.caching() })
     assert.equal(few.driver_calls, often.driver_calls)
   end)
 
   it("asks the driver for every operation under the direct policy", function()
     local dev <close> = simulated()
-    local r = cl.replay(rounds(10, MIXED), { device = dev, policy = cl.policy.direct() })
+    local r = cl.replay(files.rounds(10, files.MIXED), { device = dev, policy = cl.policy.direct() })
     assert.equal(r.operations, r.driver_calls)
     assert.equal("direct", r.policy)
   end)
 
   it("counts allocations that fail, and goes on", function()
     local dev <close> = simulated()
-    local r = cl.replay(rounds(3, { 1 << 20, 1 << 30, 1 << 20 }), { device = dev, limit = 8 << 20 })
+    local r = cl.replay(files.rounds(3, { 1 << 20, 1 << 30, 1 << 20 }), { device = dev, limit = 8 << 20 })
     assert.equal(18, r.operations)
     assert.equal(3, r.failed)
     assert.matches("^operation 2, 1073741824 bytes: .", r.first_failure)
@@ -78,7 +63,7 @@ describe("replay", function()
 
   it("gives the same figures each time", function()
     local dev <close> = simulated()
-    local t = rounds(20, MIXED)
+    local t = files.rounds(20, files.MIXED)
     local first, second = cl.replay(t, { device = dev }), cl.replay(t, { device = dev })
     for _, field in ipairs { "operations", "driver_calls", "peak_live", "peak_reserved", "ratio", "failed" } do
       assert.equal(first[field], second[field], field)
@@ -101,7 +86,7 @@ describe("replay", function()
 
   it("touches memory when told to", function()
     local dev <close> = simulated()
-    assert.equal(0, cl.replay(rounds(2, MIXED), { device = dev, touch = true }).failed)
+    assert.equal(0, cl.replay(files.rounds(2, files.MIXED), { device = dev, touch = true }).failed)
   end)
 
   it("maps the trace's streams onto the device's", function()
@@ -126,7 +111,7 @@ describe("replay", function()
   it("says about a hundred times how far it is", function()
     local dev <close> = simulated()
     local calls, last, of = 0, 0, 0
-    local t = rounds(500, MIXED)
+    local t = files.rounds(500, files.MIXED)
     cl.replay(t, { device = dev, progress = function(done, total)
       assert.is_true(done > last)
       calls, last, of = calls + 1, done, total
@@ -161,7 +146,7 @@ describe("replay", function()
 
   it("prints its figures", function()
     local dev <close> = simulated(80 * cl.GiB)
-    local text = tostring(cl.replay(rounds(1000, { 64 << 20 }):scaled(2), { device = dev }))
+    local text = tostring(cl.replay(files.rounds(1000, { 64 << 20 }):scaled(2), { device = dev }))
     assert.matches("^replay of rounds %(sizes / 2%) on .-, policy caching\n", text)
     assert.matches("\n  operations +2,000\n", text)
     assert.matches("\n  driver calls +[%d,]+\n", text)
@@ -175,7 +160,7 @@ describe("replay", function()
   it("refuses misuse", function()
     local dev <close> = simulated()
     local pool <close> = dev:pool()
-    local t = rounds(1, MIXED)
+    local t = files.rounds(1, files.MIXED)
     local function refuses(message, ...)
       local arguments = table.pack(...)
       assert.error_matches(function() cl.replay(table.unpack(arguments)) end, message)

@@ -2,14 +2,9 @@
 -- takes, and how blocks are cut and merged.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 
 local MiB <const> = cl.MiB
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
 
 describe("freed memory", function()
   local dev, pool

@@ -1,12 +1,7 @@
 -- Streams, the events of their commands, the gates that hold them still, and the guards that make one current.
 
 local cl = require "clalloc"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 describe("a stream", function()
   local dev
@@ -176,6 +171,21 @@ describe("a stream", function()
     end
     assert.is_true(cl.debug.live("event") - before <= 200)
     s:finish()
+  end)
+
+  it("does not wait for another one whose commands could not be flushed: it might wait for ever", function()
+    local a <close> = dev:stream()
+    local b <close> = dev:stream()
+    local gate <close> = dev:gate()
+    a:wait(gate)
+    cl.debug.fail("flush", 1)
+    local ok, message = b:wait(a)
+    assert.is_nil(ok)
+    assert.matches("flush failed", message, 1, true)
+    assert.is_true(b:query())
+    gate:open()
+    assert.is_true(b:wait(a))
+    assert.is_true(a:finish() and b:finish())
   end)
 end)
 

@@ -1,12 +1,7 @@
 -- Tensors: construction, views, expressions, reductions, products, printing, files, memory.
 
 local cl = require "clalloc"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
+local failure = require "spec.failure"
 
 local function fails(text, ...)
   local message = failure(...)

@@ -1,5 +1,7 @@
 -- What the specs of traces share: temporary files, recordings made up at random, an independent reader in Python.
 
+local cl = require "clalloc"
+
 local files = {}
 
 local made = {}
@@ -180,5 +182,17 @@ function files.random_recording(seed, steps, forgotten)
   end
   return { events = run.events, segments = memory_map(run), name = "random" }
 end
+
+--- Rounds of allocating and freeing the same sizes; every round leaves nothing live.
+function files.rounds(count, sizes)
+  local rec = cl.trace.recorder()
+  for _ = 1, count do
+    for i, size in ipairs(sizes) do rec:alloc(i, size) end
+    for i in ipairs(sizes) do rec:free(i) end
+  end
+  return rec:finish "rounds"
+end
+
+files.MIXED = { 4096, 1, 700000, 0, 3 << 20, 4097, 512 } -- sizes for it: small, large, none
 
 return files

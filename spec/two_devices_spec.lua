@@ -4,14 +4,9 @@
 -- process of their own, which is this file again.
 
 local cl = require "clalloc"
+local failure = require "spec.failure"
 
 local TWO <const> = "pthread pthread"
-
-local function failure(...)
-  local ok, message = pcall(...)
-  assert.is_false(ok)
-  return tostring(message)
-end
 
 -- Where the module is found, for a child; nothing when the environment says it already.
 local MODULE <const> = os.getenv "LUA_CPATH" and "" or

@@ -24,12 +24,13 @@ static uint chain_of(uint key) { return key * 2654435769u >> (32 - BITS); }
 
 /* The node of a key in the part of a chain from `from` up to, without, `end`. */
 static global node *find(CLA_HEAP heap, uint from, uint end, uint key) {
-  while (from != end) {
+  global node *found = 0;
+  while (from != end && !found) {
     global node *n = cla_at(heap, from);
-    if (n->key == key) return n;
+    if (n->key == key) found = n;
     from = n->next;
   }
-  return 0;
+  return found;
 }
 
 kernel void count(CLA_HEAP heap, global const uint *keys, volatile global uint *heads) {
@@ -37,7 +38,8 @@ kernel void count(CLA_HEAP heap, global const uint *keys, volatile global uint *
   volatile global uint *head = &heads[chain_of(key)];
   global node *mine = 0;
   uint seen = 0;
-  for (;;) { /* another round only when another item has put a node in front */
+  bool is_counted = false;
+  while (!is_counted) { /* another round only when another item has put a node in front */
     const uint now = *head;
     mem_fence(CLK_GLOBAL_MEM_FENCE);
     global node *n = find(heap, now, seen, key);
@@ -45,15 +47,17 @@ kernel void count(CLA_HEAP heap, global const uint *keys, volatile global uint *
     if (n) {
       atomic_inc(&n->count);
       cla_free(heap, mine); /* made in vain, or null */
-      return;
+      is_counted = true;
+    } else {
+      if (!mine) mine = cla_malloc(heap, sizeof(node));
+      if (mine) {
+        mine->key = key;
+        mine->count = 1;
+        mine->next = now;
+        mem_fence(CLK_GLOBAL_MEM_FENCE);
+      }
+      is_counted = !mine || atomic_cmpxchg(head, now, cla_ref(heap, mine)) == now; /* without: counted by the heap */
     }
-    if (!mine) mine = cla_malloc(heap, sizeof(node));
-    if (!mine) return; /* counted by the heap */
-    mine->key = key;
-    mine->count = 1;
-    mine->next = now;
-    mem_fence(CLK_GLOBAL_MEM_FENCE);
-    if (atomic_cmpxchg(head, now, cla_ref(heap, mine)) == now) return;
   }
 }
 

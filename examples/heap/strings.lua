@@ -37,30 +37,41 @@ static global string *append(global string *s, char c) {
 
 constant char words[][10] = WORDS;
 
-static global string *append_word(global string *s, uint number) {
-  if (s) s = append(s, ' ');
-  for (uint i = 0; words[number][i]; i++) s = append(s, words[number][i]);
-  return s;
+/* Which words a number is said in, at most four and nine; their count. */
+static uint words_below_thousand(uint number, uchar *out) {
+  uint n = 0;
+  if (number >= 100) {
+    out[n++] = number / 100;
+    out[n++] = 28;
+    number %= 100;
+  }
+  if (number >= 20) {
+    out[n++] = 18 + number / 10;
+    number %= 10;
+  }
+  if (number) out[n++] = number;
+  return n;
 }
 
-static global string *append_below_hundred(global string *s, uint number) {
-  if (number < 20) return append_word(s, number);
-  s = append_word(s, 18 + number / 10);
-  return number % 10 ? append_word(s, number % 10) : s;
+static uint words_of(uint number, uchar *out) {
+  uint n = 0;
+  if (number >= 1000) {
+    n = words_below_thousand(number / 1000, out);
+    out[n++] = 29;
+  }
+  return n + words_below_thousand(number % 1000, out + n);
 }
 
-static global string *append_below_thousand(global string *s, uint number) {
-  if (number >= 100) s = append_word(append_word(s, number / 100), 28);
-  return number % 100 ? append_below_hundred(s, number % 100) : s;
-}
-
-static global string *append_number(global string *s, uint number) {
-  if (number >= 1000) s = append_word(append_below_thousand(s, number / 1000), 29);
-  return number % 1000 ? append_below_thousand(s, number % 1000) : s;
-}
-
+/* Each word's characters, and where it ends a space or the end of the line. */
 kernel void spell(global ulong *strings) {
-  strings[get_global_id(0)] = (ulong)append(append_number(0, get_global_id(0) + 1), '\n');
+  uchar list[9];
+  const uchar *end = list + words_of(get_global_id(0) + 1, list);
+  global string *s = 0;
+  for (const uchar *next = list; next < end; next++) {
+    constant char *word = words[*next];
+    for (uint k = 0; k == 0 || word[k - 1]; k++) s = append(s, word[k] ? word[k] : next + 1 < end ? ' ' : '\n');
+  }
+  strings[get_global_id(0)] = (ulong)s;
 }
 
 /* Where each string starts in the text: one item, as long as there are few. */

@@ -48,9 +48,9 @@ static bool start(cla_host *c) {
   sigset_t all, before;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &before)) return false;
-  atomic_fetch_add(&c->refs, 1);
+  cla__host_ref(c);
   bool runs = pthread_create(&c->thread, NULL, run, c) == 0;
-  if (!runs) atomic_fetch_sub(&c->refs, 1);
+  if (!runs) cla__host_unref(c); /* one of several: the caller has one too */
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return runs;
 }

@@ -47,6 +47,7 @@ typedef struct cla_host_block {
   size_t size;
   atomic_size_t requested;
   bool is_pinned, is_fallback; /* fallback: plain memory in place of what the hook refused */
+  bool lingers;                /* does not keep the device; see cla_host.keeps */
   /* Twice the generation, plus 1 once a stream is recorded on the allocation, so that a free without the cache's lock fails
    * where a record came first. The generation is odd while active: the context's; it ascends. */
   atomic_uint_fast64_t life;
@@ -141,11 +142,14 @@ static inline void cla__magazine_push(cla_magazine *m, unsigned class, cla_host_
 
 /* Type-stable, so that whoever found a block may take the lock of what was its cache, and see there whether it still is. */
 struct cla_host {
-  cla_lock lock;   /* guards what is not atomic; taken before magazines' locks, never under one */
-  atomic_int refs; /* one for being open, one for every block that has memory, one for every call that may run hooks */
+  cla_lock lock; /* guards what is not atomic; taken before magazines' locks, never under one */
+  atomic_int
+      refs; /* one for being open, one for every block that has memory, one for every call that may run hooks ... */
+  atomic_int
+      keeps; /* ... and those of them that keep the device: all but blocks that linger, and what waits for those */
   atomic_bool is_closed;
-  bool is_default; /* the device's own: its reference to the device is not counted */
-  cla_device *device;
+  bool is_default;    /* the device's own: its reference to the device is not counted */
+  cla_device *device; /* retained while keeps > 0; what is left then ends with the device's streams, at the latest */
   cla_host_options options; /* as given at first */
   cla_host_hooks hooks;
   /* Limits; written under the lock and all magazines' locks. Cached bytes: at most max_cached, of which each magazine may
@@ -197,7 +201,12 @@ cla_host_share cla__host_shares(const cla_host *c);              /* the sum; the
 
 /* ---- life.c ---- */
 
+void cla__host_ref(cla_host *c);
 void cla__host_unref(cla_host *c);
+/* A pending block of a closed cache stops keeping the device: the caller keeps it in the block's place, until he calls
+ * cla__host_unref, without the lock. Holds the lock. */
+void cla__host_linger(cla_host *c, cla_host_block *b);
+void cla__host_unref_block(cla_host *c, bool lingers); /* its memory is gone */
 
 /* ---- host_cache.c ---- */
 

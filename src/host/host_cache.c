@@ -99,7 +99,7 @@ static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block *
   if (!b) return cla__error(CLA_E_NOMEM, "no host memory for a pinned block");
   bool failed_pin = false;
   uint64_t took = 0;
-  b->is_fallback = false;
+  b->is_fallback = b->lingers = false;
   atomic_store(&b->cache, c);
   b->size = size;
   cla_status status = fetch(c, size, b, &failed_pin, &took);
@@ -124,7 +124,7 @@ static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block *
     b->younger = NULL;
     if (b->elder) b->elder->younger = b;
     c->youngest = b;
-    atomic_fetch_add(&c->refs, 1);
+    cla__host_ref(c);
     activate(&c->share, b, nbytes, false);
     note_peak(c);
   }
@@ -163,8 +163,9 @@ void cla__host_release(cla_host *c, cla_host_block *chain) {
     c->totals.free_us += took;
     raise(&c->totals.longest_free_us, took);
     cla__unlock(&c->lock);
+    bool lingers = b->lingers;
     cla__host_block_drop(b);
-    cla__host_unref(c);
+    cla__host_unref_block(c, lingers);
   }
 }
 
@@ -268,7 +269,7 @@ static cla_status grow(cla_host *c, size_t size, size_t nbytes, cla_host_block *
 }
 
 static __attribute__((noinline)) cla_status slow_alloc(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
-  atomic_fetch_add(&c->refs, 1); /* a hook may close the cache */
+  cla__host_ref(c); /* a hook may close the cache */
   cla_status status = grow(c, size, nbytes, out);
   cla__host_unref(c);
   return status;
@@ -332,18 +333,21 @@ static bool shared_free(cla_host *c, cla_host_block *b, uint64_t life) {
   cla__lock(&c->lock);
   uint64_t now = atomic_load(&b->life);
   bool freed = cla__host_generation(now) == cla__host_generation(life) && deactivate(&c->share, b, now);
-  bool wakes = false;
+  bool wakes = false, lingers = false;
   if (freed && b->nuses) {
+    bool is_closed = atomic_load(&c->is_closed);
     cla__host_pend(c, b, &chain);
-    wakes = c->options.background && !atomic_load(&c->is_closed);
-    if (wakes) atomic_fetch_add(&c->refs, 1); /* the block may be gone before we are done, and the cache with it */
+    wakes = c->options.background && !is_closed;
+    lingers = is_closed && b->nuses;
+    if (wakes) cla__host_ref(c); /* the block may be gone before we are done, and the cache with it */
+    if (lingers) cla__host_linger(c, b);
   } else if (freed) {
     cla__host_keep(c, b, &chain);
   }
   cla__unlock(&c->lock);
   if (wakes) cla__background_wake(c);
   cla__host_release(c, chain); /* may be the last of a closed cache */
-  if (wakes) cla__host_unref(c);
+  if (wakes || lingers) cla__host_unref(c);
   return freed;
 }
 
@@ -419,7 +423,7 @@ static cla_status note_use(cla_host *c, cla_host_block *b, uint64_t life, cla_st
   cla_host_waiting *gone = NULL;
   cla_status status = check_stream(c, s); /* closed meanwhile? */
   if (!status) status = add_use(c, b, life, s, ticket, &gone);
-  if (gone) atomic_fetch_add(&c->refs, 1); /* streams go before their device does */
+  if (gone) cla__host_ref(c); /* streams go before their device does */
   cla__unlock(&c->lock);
   if (!gone) return status;
   cla__host_waitings_free(gone);
@@ -430,7 +434,7 @@ static cla_status note_use(cla_host *c, cla_host_block *b, uint64_t life, cla_st
 /* Gives the lock back while the hook is asked, which may close the stream. */
 static cla_status ask_and_note(cla_host *c, cla_host_block *b, uint64_t life, cla_stream *s) {
   uint64_t ticket = 0;
-  atomic_fetch_add(&c->refs, 1);
+  cla__host_ref(c);
   cla__stream_hold(s);
   cla__unlock(&c->lock);
   cla_status status = check_stream(c, s);
@@ -485,7 +489,7 @@ void cla__host_drain(cla_host *c, cla_host_block **chain) {
 
 cla_status cla__host_enter(cla_host *c) {
   cla_status status = check_open(c);
-  if (!status) atomic_fetch_add(&c->refs, 1);
+  if (!status) cla__host_ref(c);
   return status;
 }
 

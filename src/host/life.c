@@ -47,6 +47,7 @@ static cla_status host_new(cla_device *d, const cla_host_options *options, bool 
   cla_host *c = blank();
   if (!c) return cla__error(CLA_E_NOMEM, "no host memory for a cache of pinned memory");
   atomic_store(&c->refs, 1);
+  atomic_store(&c->keeps, 1);
   c->is_default = is_default;
   c->device = d;
   c->hooks = o.hooks ? *o.hooks : cla__host_hooks_for(d, o.kind);
@@ -66,9 +67,8 @@ static cla_status host_new(cla_device *d, const cla_host_options *options, bool 
   return CLA_OK;
 }
 
-void cla__host_unref(cla_host *c) {
+static void drop(cla_host *c) {
   if (atomic_fetch_sub(&c->refs, 1) != 1) return;
-  cla_device *d = c->is_default ? NULL : c->device;
   cla__host_waitings_free(c->waitings);
   pthread_mutex_destroy(&c->sleep_lock);
   pthread_cond_destroy(&c->sleep);
@@ -76,11 +76,33 @@ void cla__host_unref(cla_host *c) {
   c->spare = spares;
   spares = c;
   cla__unlock(&spare_lock);
-  if (d) cla_device_release(d);
+}
+
+void cla__host_ref(cla_host *c) {
+  atomic_fetch_add(&c->keeps, 1);
+  atomic_fetch_add(&c->refs, 1);
+}
+
+void cla__host_unref(cla_host *c) {
+  cla_device *d = c->is_default ? NULL : c->device;
+  bool is_last = atomic_fetch_sub(&c->keeps, 1) == 1;
+  drop(c);
+  if (is_last && d) cla_device_release(d);
+}
+
+void cla__host_linger(cla_host *c, cla_host_block *b) {
+  b->lingers = true;
+  atomic_fetch_add(&c->refs, 1);
+}
+
+void cla__host_unref_block(cla_host *c, bool lingers) {
+  if (lingers) drop(c);
+  else cla__host_unref(c);
 }
 
 /* Pending blocks of a closed cache: the stream itself is waited for, whatever the hooks say, or, behind a gate of this
- * thread's, followed later. */
+ * thread's, followed later: when somebody asks the stream, at the latest when it ends. That keeps the cache, but not the
+ * device, which would never end if nobody asked any more. */
 typedef struct leftover {
   cla_host *cache;
   cla_host_waiting *on;
@@ -97,12 +119,23 @@ static void finish_waiting(cla_host *c, cla_host_waiting *w) {
 static void leftover_done(void *arg) {
   leftover *l = arg;
   finish_waiting(l->cache, l->on);
-  cla__host_unref(l->cache);
+  drop(l->cache);
   free(l);
 }
 
+static void follow(cla_host *c, cla_host_waiting *w, uint64_t all) {
+  leftover *l = malloc(sizeof *l);
+  if (!l) return; /* the memory stays: better than memory that is still written */
+  *l = (leftover){c, w};
+  atomic_fetch_add(&c->refs, 1);
+  if (cla__stream_defer(w->stream, all, leftover_done, l)) {
+    atomic_fetch_sub(&c->refs, 1);
+    free(l);
+  }
+}
+
 /* Waits for what the stream still does with the cache's memory, or has it followed; then lets go of the stream. One that does
- * nothing is not followed: that would keep the cache and its device. */
+ * nothing is not followed: that would keep the cache. */
 static void close_waiting(cla_host *c, cla_host_waiting *w) {
   cla_stream *s = w->stream;
   uint64_t all = cla__stream_submitted(s);
@@ -112,20 +145,23 @@ static void close_waiting(cla_host *c, cla_host_waiting *w) {
   if (!is_used || (!cla__stream_would_hang(s, all) && !cla__stream_wait(s, all))) {
     finish_waiting(c, w);
   } else {
-    leftover *l = malloc(sizeof *l); /* without it the memory stays: better than memory that is still written */
-    if (l) {
-      *l = (leftover){c, w};
-      atomic_fetch_add(&c->refs, 1);
-      if (cla__stream_defer(s, all, leftover_done, l)) {
-        atomic_fetch_sub(&c->refs, 1);
-        free(l);
-      }
-    }
+    follow(c, w, all);
   }
   cla__lock(&c->lock);
   w->stream = NULL;
   cla__unlock(&c->lock);
   cla__stream_unhold(s);
+}
+
+/* What is pending keeps the device no longer. Holds the lock; the caller lets go of the cache as often as this says. */
+static size_t linger_all(cla_host *c) {
+  size_t n = 0;
+  for (cla_host_block *b = c->youngest; b; b = b->elder)
+    if (atomic_load(&b->state) == CLA_HOST_PENDING && !b->lingers) {
+      cla__host_linger(c, b);
+      n++;
+    }
+  return n;
 }
 
 static void end(cla_host *c) {
@@ -135,11 +171,13 @@ static void end(cla_host *c) {
   cla__lock(&c->lock); /* from now on nothing that becomes free is kept */
   cla__magazines_detach(c, &chain);
   cla__host_drain(c, &chain);
+  size_t nlingering = linger_all(c);
   cla_host_waiting *waitings = c->waitings;
   cla__unlock(&c->lock);
   cla__host_release(c, chain);
   for (cla_host_waiting *w = waitings; w; w = w->next) close_waiting(c, w);
   if (c->is_default) cla__host_drop_active(c);
+  while (nlingering--) cla__host_unref(c);
   cla__host_unref(c);
 }
 

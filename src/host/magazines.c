@@ -87,7 +87,7 @@ void cla__magazines_detach(cla_host *c, cla_host_block **chain) {
 static void give_back(cla_magazine *m) {
   cla__lock(&m->lock);
   cla_host *c = m->cache;
-  if (c) atomic_fetch_add(&c->refs, 1); /* a cache that has magazines is open */
+  if (c) cla__host_ref(c); /* a cache that has magazines is open */
   cla__unlock(&m->lock);
   if (c) {
     cla_host_block *chain = NULL;

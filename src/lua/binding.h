@@ -107,6 +107,11 @@ void cla_lua_checkopen(lua_State *L, int arg, const void *handle, const char *wh
 void cla_lua_newtype(lua_State *L, const char *name, const luaL_Reg *methods, const luaL_Reg *properties,
                      const luaL_Reg *meta);
 
+/* Pushes zeroed memory whose `gc` gives back what it will hold, also when Lua raises meanwhile. */
+void *cla_lua_newbox(lua_State *L, size_t size, lua_CFunction gc);
+/* Pushes the weak table that the registry has under `key`, made when it has none; mode as in __mode. */
+void cla_lua_pushweak(lua_State *L, const void *key, const char *mode);
+
 /* The object at `arg` if it is of the type, open or closed; else NULL, or an error. */
 void *cla_lua_test(lua_State *L, int arg, const char *type);
 void *cla_lua_check(lua_State *L, int arg, const char *type);

@@ -288,6 +288,30 @@ void *cla_lua_check(lua_State *L, int arg, const char *type) {
   return object;
 }
 
+/* ---- Helpers to objects ------------------------------------------------------------------------ */
+
+void *cla_lua_newbox(lua_State *L, size_t size, lua_CFunction gc) {
+  void *box = lua_newuserdatauv(L, size, 0);
+  memset(box, 0, size);
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, gc);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  return box;
+}
+
+void cla_lua_pushweak(lua_State *L, const void *key, const char *mode) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, key) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushstring(L, mode);
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, key);
+}
+
 void cla_lua_checkopen(lua_State *L, int arg, const void *handle, const char *what) {
   if (!handle) cla_lua_badarg(L, arg, "attempt to use a closed %s", what);
   if (cla__driver_forbidden() && cla__alive()) cla_lua_raise(L);

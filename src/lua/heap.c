@@ -231,19 +231,9 @@ static int box_gc(lua_State *L) {
   return 0;
 }
 
-static block_list *new_list(lua_State *L) {
-  block_list *list = lua_newuserdatauv(L, sizeof *list, 0);
-  *list = (block_list){0};
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, box_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
-  return list;
-}
-
 static int heap_blocks(lua_State *L) {
   cla_heap *h = check(L);
-  block_list *list = new_list(L);
+  block_list *list = cla_lua_newbox(L, sizeof(block_list), box_gc);
   const cla_status status = cla_heap_blocks(h, add_block, list);
   if (status) return cla_lua_fail(L, status);
   if (list->is_full) return luaL_error(L, "blocks: not enough memory");

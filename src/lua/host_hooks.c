@@ -259,16 +259,7 @@ static bool hook_query(void *arg, cla_stream *s, uint64_t ticket) {
 static char tables_key; /* registry: id -> the functions, weak: objects of the cache keep them */
 
 static void remember(lua_State *L, uint64_t id) {
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &tables_key) != LUA_TTABLE) {
-    lua_pop(L, 1);
-    lua_newtable(L);
-    lua_createtable(L, 0, 1);
-    lua_pushliteral(L, "v");
-    lua_setfield(L, -2, "__mode");
-    lua_setmetatable(L, -2);
-    lua_pushvalue(L, -1);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &tables_key);
-  }
+  cla_lua_pushweak(L, &tables_key, "v");
   lua_pushvalue(L, -2);
   lua_rawseti(L, -2, (lua_Integer)id);
   lua_pop(L, 1);
@@ -282,7 +273,7 @@ lua_hooks *cla_lua_newhooks(lua_State *L, int arg, cla_device *d, cla_host_kind 
   cla_lua_checkfields(L, given, hook_names);
   lua_createtable(L, 0, HOOKS); /* a copy: what the script does to its own table later changes nothing */
   for (int i = 0; i < HOOKS; i++) {
-    int type = lua_getfield(L, given, hook_names[i]);
+    int type = cla_lua_field(L, given, hook_names[i]);
     if (type != LUA_TNIL && type != LUA_TFUNCTION)
       cla_lua_badarg(L, arg, "hooks.%s: a function expected, got %s", hook_names[i], luaL_typename(L, -1));
     has[i] = type == LUA_TFUNCTION;

@@ -152,7 +152,7 @@ static size_t read_input(lua_State *L) {
   lua_pushliteral(L, "");
   if (lua_type(L, 3) == LUA_TTABLE) {
     cla_lua_checkfields(L, 3, known);
-    if (lua_getfield(L, 3, "defines") == LUA_TTABLE) {
+    if (cla_lua_field(L, 3, "defines") == LUA_TTABLE) {
       push_defines(L, lua_gettop(L));
       if (lua_rawlen(L, -1)) lua_pushfstring(L, "%s#line 1\n", lua_tostring(L, -1));
       lua_replace(L, 4);
@@ -160,7 +160,7 @@ static size_t read_input(lua_State *L) {
       luaL_error(L, "program: defines: table expected, got %s", cla_lua_pushgiven(L, -1));
     }
     lua_settop(L, 4);
-    if (lua_getfield(L, 3, "options") != LUA_TNIL) options = check_text(L, -1, "options");
+    if (cla_lua_field(L, 3, "options") != LUA_TNIL) options = check_text(L, -1, "options");
     lua_remove(L, 3); /* keeps options on the stack */
   } else {
     if (!lua_isnil(L, 3)) options = check_text(L, 3, "options");
@@ -195,20 +195,9 @@ static int rewritten_gc(lua_State *L) {
   return 0;
 }
 
-/* Pushes room for what belongs to the core, and is given back when Lua raises. */
-static cla_heap_rewritten *push_rewritten(lua_State *L) {
-  cla_heap_rewritten *r = lua_newuserdatauv(L, sizeof *r, 0);
-  *r = (cla_heap_rewritten){0};
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, rewritten_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
-  return r;
-}
-
 /* Stack: device, source, options, ... The source with the heap in it takes the place of the source. */
 static void rewrite(lua_State *L, const cla_device *d, heap_mode mode, cla_lua_input *input) {
-  cla_heap_rewritten *r = push_rewritten(L);
+  cla_heap_rewritten *r = cla_lua_newbox(L, sizeof(cla_heap_rewritten), rewritten_gc);
   const int box = lua_gettop(L);
   if (cla_heap_rewrite(lua_tostring(L, 2), mode == HEAP_SITES ? CLA_HEAP_WITH_SITES : 0, r))
     luaL_error(L, "program: %s", cla_last_error());

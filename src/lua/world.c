@@ -75,21 +75,9 @@ void cla_lua_shrank(lua_world *w, size_t nbytes) { w->grown = nbytes < w->grown 
  * finalizer are remembered (weakly), and closed by the world's own, which runs after those of all other objects. */
 static char strays_key;
 
-static void push_strays(lua_State *L) {
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &strays_key) == LUA_TTABLE) return;
-  lua_pop(L, 1);
-  lua_newtable(L);
-  lua_createtable(L, 0, 1);
-  lua_pushliteral(L, "k");
-  lua_setfield(L, -2, "__mode");
-  lua_setmetatable(L, -2);
-  lua_pushvalue(L, -1);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &strays_key);
-}
-
 void cla_lua_stray(lua_State *L) {
   if (cla_lua_world(L)->is_closed) luaL_error(L, "the Lua state is closing");
-  push_strays(L);
+  cla_lua_pushweak(L, &strays_key, "k");
   lua_pushvalue(L, -2);
   lua_pushboolean(L, true);
   lua_rawset(L, -3);

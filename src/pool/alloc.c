@@ -46,7 +46,7 @@ static void give_back(cla_pool *p, bool (*enough)(const cla_pool *, size_t), siz
   for (cla_segment *g; !enough(p, need) && (g = cla__segment_releasable(p)) != NULL;) cla__segment_unlink(p, g, &chain);
   if (!chain) return;
   cla__unlock(&p->lock);
-  cla__segments_release(p, chain);
+  cla__segments_release(p, p->device, chain);
   cla__lock(&p->lock);
 }
 
@@ -303,7 +303,7 @@ static __attribute__((noinline)) cla_status alloc_slow(attempt *a, cla_block **o
   cla__unlock(&p->lock);
   cla__owners_release(ended);
   cla__debug_check(p);
-  if (given) cla__segments_release(p, given);
+  if (given) cla__segments_release(p, p->device, given);
   cla__lock(&p->lock);
   return status ? status : cla__pool_live(p); /* closed meanwhile, the block went with it */
 }

@@ -148,7 +148,7 @@ static __attribute__((noinline)) void free_watched(cla_pool *p, cla_block *b, bo
   cla_segment *chain = NULL;
   free_locked(p, b, &chain);
   cla__unlock(&p->lock);
-  if (chain) cla__segments_release(p, chain);
+  if (chain) cla__segments_release(p, p->device, chain);
   if (is_told) cla__tell(p, &note);
 }
 
@@ -168,7 +168,7 @@ static inline __attribute__((always_inline)) cla_status pool_free(const cla_hand
     status = stale(h);
   }
   cla__unlock(&p->lock);
-  if (chain) cla__segments_release(p, chain);
+  if (chain) cla__segments_release(p, p->device, chain);
   return status;
 }
 
@@ -253,7 +253,7 @@ cla_status cla_free(void *address) {
                  : cla__error(CLA_E_FREED, "address %p is freed already", address);
   }
   cla__unlock(&p->lock);
-  if (chain) cla__segments_release(p, chain);
+  if (chain) cla__segments_release(p, p->device, chain);
   return status;
 }
 

@@ -88,7 +88,7 @@ cla_status cla_pool_trim(cla_pool *p, size_t *freed) {
   for (cla_segment *g; (g = cla__segment_releasable(p)) != NULL;) cla__segment_unlink(p, g, &chain);
   uint64_t after = p->stats.reserved_bytes;
   cla__unlock(&p->lock);
-  if (chain) cla__segments_release(p, chain);
+  if (chain) cla__segments_release(p, p->device, chain);
   cla__owners_release(ended);
   cla__debug_check(p);
   if (freed) *freed = before > after ? (size_t)(before - after) : 0;

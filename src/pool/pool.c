@@ -199,9 +199,12 @@ void cla_pool_release(cla_pool *p) {
 
 /* ---- Closing ---- */
 
-/* What a closed pool leaves behind while queued commands still use it. */
+/* What a closed pool leaves behind while queued commands still use it. It keeps neither pool nor device: it would keep the
+ * device for ever, if nobody asked any more whether the commands are done. So the device ends with its last handle, and its
+ * streams' end is the end of this, at the latest. */
 typedef struct wreck {
-  cla_pool *pool; /* a reference */
+  cla_device *device;
+  cla_pool *pool; /* that the segments' descriptors belong to; it may be recycled meanwhile */
   cla_segment *chain;
   atomic_int waiting; /* streams not done yet */
 } wreck;
@@ -209,10 +212,8 @@ typedef struct wreck {
 static void wreck_sink(void *arg) {
   wreck *w = arg;
   if (atomic_fetch_sub(&w->waiting, 1) != 1) return;
-  cla_pool *p = w->pool;
-  cla__segments_release(p, w->chain);
+  cla__segments_release(w->pool, w->device, w->chain);
   free(w);
-  cla__pool_unref(p);
 }
 
 static void close_stats(cla_pool *p) {
@@ -250,9 +251,8 @@ void cla_pool_close(cla_pool *p) {
 
   wreck *w = malloc(sizeof *w);
   if (w) {
-    *w = (wreck){.pool = p, .chain = chain};
+    *w = (wreck){.device = p->device, .pool = p, .chain = chain};
     atomic_init(&w->waiting, 1);
-    atomic_fetch_add(&p->refs, 1);
   }
   for (cla_owner *o = owners; o; o = o->next) {
     if (!o->stream) continue;
@@ -273,5 +273,5 @@ void cla_pool_close(cla_pool *p) {
     if (s) cla__stream_unhold(s);
   }
   if (w) wreck_sink(w);
-  else cla__segments_release(p, chain);
+  else cla__segments_release(p, p->device, chain);
 }

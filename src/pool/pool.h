@@ -303,8 +303,9 @@ cla_status cla__segment_make(cla_pool *p, cla_owner *o, size_t size);
 void cla__segment_unlink(cla_pool *p, cla_segment *g, cla_segment **chain);
 /* Every block of the segment becomes one free block again, whatever it was: nobody's, in no statistics. */
 void cla__segment_clear(cla_pool *p, cla_segment *g);
-/* Gives a chain back to the driver. Called without the lock, which it takes to recycle the descriptors. */
-void cla__segments_release(cla_pool *p, cla_segment *chain);
+/* Gives a chain back to the driver. Called without the lock, which it takes to recycle the descriptors: so the pool may be
+ * closed, or be another one by now, on another device than the segments'. */
+void cla__segments_release(cla_pool *p, cla_device *d, cla_segment *chain);
 /* Largest wholly free segment that nothing queued uses any more, or NULL. */
 cla_segment *cla__segment_releasable(cla_pool *p);
 

@@ -182,12 +182,11 @@ void cla__segment_clear(cla_pool *p, cla_segment *g) {
   cla__owner_bin(p->nobody, g->first);
 }
 
-void cla__segments_release(cla_pool *p, cla_segment *chain) {
-  const cla_driver *driver = p->device->driver;
+void cla__segments_release(cla_pool *p, cla_device *d, cla_segment *chain) {
   for (cla_segment *g = chain; g; g = g->next) {
-    cla__subs_release(driver, cla__subs_take_all(g));
+    cla__subs_release(d->driver, cla__subs_take_all(g));
     backing b = {g->mem, g->svm};
-    backing_release(p->device, &b);
+    backing_release(d, &b);
     g->mem = NULL;
     g->svm = NULL;
   }

@@ -164,7 +164,8 @@ void cla__stream_reached(cla_stream *s, uint64_t number); /* something else show
 cla_status cla__stream_wait(cla_stream *s, uint64_t number);
 /* Makes later commands of `s` wait for `number` of `other`; same device. */
 cla_status cla__stream_order_after(cla_stream *s, cla_stream *other, uint64_t number);
-/* Runs `run(arg)` when `number` is complete, at the latest when the stream ends. */
+/* Runs `run(arg)` when `number` is complete, at the latest when the stream ends: so nothing that waits there may keep the
+ * device, which ends its streams. */
 cla_status cla__stream_defer(cla_stream *s, uint64_t number, void (*run)(void *), void *arg);
 static inline cla_status cla__stream_busy(const cla_stream *s) { /* the error where a wait would hang */
   return cla__error(CLA_E_BUSY, "stream %llu waits for a gate that this thread has not opened",

@@ -74,7 +74,11 @@ static cla_status marker_new(cla_stream *s, cla_marker **out) {
     free(m);
     return cla__driver_error(CLA_CALL_enqueue_marker, err);
   }
-  cla__flush(driver, s->queue);
+  /* Unflushed, it would let another stream that waits for it wait for ever. */
+  if ((err = cla__flush(driver, s->queue)) != CL_SUCCESS) {
+    marker_drop(driver, m);
+    return cla__driver_error(CLA_CALL_flush, err);
+  }
   *out = m;
   return CLA_OK;
 }
