@@ -59,6 +59,7 @@ static __global void *cla_realloc_at(CLA_HEAP heap, __global void *p, ulong nbyt
 static __global void *cla_aligned_alloc_at(CLA_HEAP heap, ulong align, ulong nbytes, uint site);
 
 #if defined(__x86_64__) || defined(__aarch64__)
+#define CLA__CPU  1
 #define CLA__RARE __attribute__((noinline)) /* a CPU keeps its registers for what is usual */
 #else
 #define CLA__RARE
@@ -70,6 +71,7 @@ enum { /* bounds of retries: reached only when other items win every time, and t
        CLA__RESERVE_TRIES = 512,
        CLA__PAGE_TRIES = 64,
        CLA__FRESH_TRIES = 4096,
+       CLA__HINTED_TRIES = 8, /* so often an empty page is left to the thread that has it in a hint */
        CLA__RUN_TRIES = 256,
        CLA__CROWD_TRIES = 256, /* so often an item of a crowd leaves the search for a page to another */
        CLA__EARLIER_TRIES = 4, /* so often the shard's earlier pages are looked at before the bitmaps */

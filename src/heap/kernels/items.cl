@@ -67,7 +67,7 @@ static inline uint cla__lowest_bit(uint x) { return 31u - clz(x & -x); }
 
 #define cla__lanes_before() 0u
 
-#if defined(__x86_64__) || defined(__aarch64__)
+#if defined(CLA__CPU)
 /* A CPU: what tells its threads apart is where their stacks are, some MiB from one another. */
 static inline uint cla__slot(void) {
   volatile uint here;
@@ -91,7 +91,7 @@ static inline void cla__release_fence(void) { asm volatile("fence.acq_rel.gpu;" 
 #else
 #define cla__fence() mem_fence(CLK_GLOBAL_MEM_FENCE)
 #endif
-#if defined(__x86_64__) || defined(__aarch64__)
+#if defined(CLA__CPU)
 #define cla__release_fence() /* atomics order by themselves there */
 #else
 #define cla__release_fence() cla__fence()

@@ -44,12 +44,25 @@ static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value
   return at;
 }
 
+#if defined(CLA__CPU)
+/* Is the page the current one of a hint? Two threads on one page would pass its cache lines to and fro for good. */
+static bool cla__is_hinted(CLA_HEAP heap, uint word, uint page) {
+  if (!cla__is_slab(cla__page_code(word))) return false;
+  const cla__class c = cla__class_of_code(heap, cla__page_code(word));
+  uint i = 0;
+  while (i <= c.hint_mask && *(cla__words)(heap + c.hints + (i << 2)) != page) i++;
+  return i <= c.hint_mask;
+}
+#else
+#define cla__is_hinted(heap, word, page) false
+#endif
+
 /* An empty page from near the top, its bit cleared; NONE if there is none. Items pick at random within a window of
  * words, for they come in crowds; a small heap's window is narrow, so that its lower part stays whole for runs. */
 static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
   const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), window = cla__fixed(heap, CLA_HEAP_WINDOW);
   cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + level0;
-  uint found = CLA_HEAP_NONE, above = 1;
+  uint found = CLA_HEAP_NONE, above = 1, nhinted = 0;
   for (uint attempt = 0; attempt < CLA__FRESH_TRIES && above != 0u && found == CLA_HEAP_NONE; attempt++) {
     uint i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above), pages = 0, word = 0;
     const uint dice = cla__mix(seed + attempt * 0x51ED27u);
@@ -68,8 +81,15 @@ static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
     while (pages != 0u && found == CLA_HEAP_NONE) {
       const uint bit = cla__pick_bit(pages, dice >> 5), page = word * 32u + bit;
       const uint before = cla__map_clear(map, level0, word, 1u << bit);
-      if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT)))
-        found = page;
+      if ((before >> bit & 1u) != 0u) {
+        const uint now = atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT);
+        if (cla__is_empty(now) && nhinted < CLA__HINTED_TRIES && cla__is_hinted(heap, now, page)) {
+          nhinted++;
+          cla__advertise(heap, page, CLA_HEAP_FREE_BIT);
+        } else if (cla__is_empty(now)) {
+          found = page;
+        }
+      }
       pages = before & ~(1u << bit);
     }
   }
