@@ -340,6 +340,8 @@ static int child(cla_device *d, cla_heap *h, cla_stream *s) {
                             cla_heap_check(h),
                             cla_heap_kernel_number(h, "k", &ref),
                             cla_heap_reset_peaks(h, true)};
+  alarm(20); /* the settings are read without the lock, which is held */
+  CHECK(cla_heap_limit(h) == CLA_HEAP_DEFAULT_LIMIT && cla_heap_counting(h) && !cla_heap_sites(h));
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!CHECK(all[i] == CLA_E_FORKED)) fprintf(stderr, "call %zu gave %s\n", i, cla_status_name(all[i]));
   cla_device_release(d);
@@ -352,8 +354,10 @@ static void forked(cla_device *d, cla_heap *h) {
   int status = -1;
   CHECK(cla_heap_use(h, s, &memory) == CLA_OK && cla_heap_used(h, s) == CLA_OK);
   fflush(NULL);
+  pthread_mutex_lock(&h->lock); /* as another thread would at a bad moment */
   pid_t pid = fork();
   if (pid == 0) _exit(child(d, h, s));
+  pthread_mutex_unlock(&h->lock);
   CHECK(waitpid(pid, &status, 0) == pid);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   CHECK(cla_heap_check(h) == CLA_OK); /* the parent goes on */

@@ -387,22 +387,9 @@ cla_status cla_heap_set_sites(cla_heap *h, bool on) {
   return status;
 }
 
-uint64_t cla_heap_limit(cla_heap *h) {
-  pthread_mutex_lock(&h->lock);
-  const uint64_t limit = h->limit;
-  pthread_mutex_unlock(&h->lock);
-  return limit;
-}
-
-static bool get_flag(cla_heap *h, const bool *flag) {
-  pthread_mutex_lock(&h->lock);
-  const bool value = *flag;
-  pthread_mutex_unlock(&h->lock);
-  return value;
-}
-
-bool cla_heap_counting(cla_heap *h) { return get_flag(h, &h->counts); }
-bool cla_heap_sites(cla_heap *h) { return get_flag(h, &h->has_sites); }
+uint64_t cla_heap_limit(cla_heap *h) { return h->limit; }
+bool cla_heap_counting(cla_heap *h) { return h->counts; }
+bool cla_heap_sites(cla_heap *h) { return h->has_sites; }
 
 /* ---- Life --------------------------------------------------------------------------------------- */
 

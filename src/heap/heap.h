@@ -30,8 +30,10 @@ struct cla_heap {
   cla_device *device; /* not counted: the heap ends with it */
   pthread_mutex_t lock;
   pthread_cond_t changed; /* entered fell to 0, or is_sealed ended */
-  uint64_t limit;         /* the settings, in force once there is memory; the limit is a whole number of pages */
-  bool counts, has_sites;
+  /* The settings, in force once there is memory; the limit is a whole number of pages. Changed with the lock, read without:
+   * in a forked child nobody may hold it that would let go. */
+  _Atomic uint64_t limit;
+  atomic_bool counts, has_sites;
   size_t entered; /* launches of the library's inside */
   size_t outside; /* cla_heap_use without cla_heap_used */
   bool is_sealed;
