@@ -309,7 +309,7 @@ static void test_stories(void) {
 }
 
 static void test_relatives(void) {
-  heap h = heap_make(&w, 8 << 20);
+  heap h = heap_make(&w, 10 << 20); /* wherever it begins, nine multiples of 1 MiB lie in it, eight with room behind */
   cl_ulong last, usable;
   const step sized[] = {{MALLOC, 0, 100, 0, SOME}, {STAMP, 0, 100, 5, 0}, {USABLE, 0, 1, 0, 0},
                         {USABLE, 0, 16, 0, 0},     {REF, 0, 0, 0, 1},     {USABLE, 0, 0, 0, SOME}};

@@ -136,13 +136,19 @@ static CLA__RARE cla__claim cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__
   cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
   uint attempt = 0;
   bool is_borrowed = false;
-  while (!cla__try_reserve(heap, c, page, need, &claim) && attempt < CLA__RESERVE_TRIES) {
+#if defined(CLA__WARP)
+  bool is_claimed = cla__try_reserve(heap, c, page, need, &claim);
+#else
+  bool is_claimed = false; /* it was tried */
+#endif
+  while (!is_claimed && attempt < CLA__RESERVE_TRIES) {
     const uint latest = *hint;
     is_borrowed = false;
     attempt++;
     if (latest != page) page = latest;
     else if (!cla__next_page(heap, c, hint, need, slot, attempt - 1u, &page, &is_borrowed))
       attempt = CLA__RESERVE_TRIES, page = CLA_HEAP_NONE;
+    is_claimed = cla__try_reserve(heap, c, page, need, &claim);
   }
   if (is_borrowed && claim.page != CLA_HEAP_NONE && (claim.word & CLA_HEAP_USED) + claim.granted < c.capacity)
     cla__advertise(heap, claim.page, CLA_HEAP_ROOM_BIT);
