@@ -54,7 +54,8 @@ static ulong cla_usable_size(CLA_HEAP heap, __global void *p) {
   const uint code = cla__page_code(*cla__page(heap, page));
   cla__words bits = cla__block_words(heap, page);
   if (!cla__is_slab(code)) return cla__plain(code) == CLA_HEAP_HEAD && within == 0u ? (ulong)bits[0] << shift : 0ul;
-  const cla__class c = cla__class_of_code(heap, code);
+  cla__class c;
+  cla__class_of_code(heap, code, &c);
   const uint index = cla__times(within >> 3, c.reciprocal);
   const bool is_live = index * c.size == within && index < c.capacity && (bits[index >> 5] >> (index & 31u) & 1u) != 0u;
   return is_live ? c.size : 0ul;

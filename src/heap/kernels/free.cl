@@ -1,7 +1,8 @@
 /* ---- free ---- */
 
 static inline uint cla__free_slot(CLA_HEAP heap, __global void *p, uint page, uint within, uint code) {
-  const cla__class c = cla__class_of_code(heap, code);
+  cla__class c;
+  cla__class_of_code(heap, code, &c);
   const uint index = cla__times(within >> 3, c.reciprocal);
   if (index * c.size != within || index >= c.capacity) return cla__bad_free(heap, p, CLA_HEAP_INTERIOR);
   cla__release_fence();

@@ -48,7 +48,8 @@ static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value
 /* Is the page the current one of a hint? Two threads on one page would pass its cache lines to and fro for good. */
 static bool cla__is_hinted(CLA_HEAP heap, uint word, uint page) {
   if (!cla__is_slab(cla__page_code(word))) return false;
-  const cla__class c = cla__class_of_code(heap, cla__page_code(word));
+  cla__class c;
+  cla__class_of_code(heap, cla__page_code(word), &c);
   uint i = 0;
   while (i <= c.hint_mask && *(cla__words)(heap + c.hints + (i << 2)) != page) i++;
   return i <= c.hint_mask;

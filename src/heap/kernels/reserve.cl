@@ -131,13 +131,12 @@ static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, 
 }
 
 /* Where the hinted page has no room, or may have none. */
-static CLA__RARE cla__claim cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__words hint, uint need, uint slot,
-                                              uint page) {
-  cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
+static CLA__RARE void cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__words hint, uint need, uint slot, uint page,
+                                        cla__claim *claim) {
   uint attempt = 0;
   bool is_borrowed = false;
 #if defined(CLA__WARP)
-  bool is_claimed = cla__try_reserve(heap, c, page, need, &claim);
+  bool is_claimed = cla__try_reserve(heap, c, page, need, claim);
 #else
   bool is_claimed = false; /* it was tried */
 #endif
@@ -148,20 +147,19 @@ static CLA__RARE cla__claim cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__
     if (latest != page) page = latest;
     else if (!cla__next_page(heap, c, hint, need, slot, attempt - 1u, &page, &is_borrowed))
       attempt = CLA__RESERVE_TRIES, page = CLA_HEAP_NONE;
-    is_claimed = cla__try_reserve(heap, c, page, need, &claim);
+    is_claimed = cla__try_reserve(heap, c, page, need, claim);
   }
-  if (is_borrowed && claim.page != CLA_HEAP_NONE && (claim.word & CLA_HEAP_USED) + claim.granted < c.capacity)
-    cla__advertise(heap, claim.page, CLA_HEAP_ROOM_BIT);
-  return claim;
+  if (is_borrowed && claim->page != CLA_HEAP_NONE && (claim->word & CLA_HEAP_USED) + claim->granted < c.capacity)
+    cla__advertise(heap, claim->page, CLA_HEAP_ROOM_BIT);
 }
 
-/* Reserves up to `need` slots, at least one; claim.page NONE: no room. */
-static inline cla__claim cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slot) {
+/* Reserves up to `need` slots, at least one; claim->page NONE: no room. */
+static inline void cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slot, cla__claim *claim) {
   cla__words hint = heap + c.hints + ((slot & cla__hints_for(heap, c, need)) << 2);
   const uint page = *hint;
+  claim->page = CLA_HEAP_NONE;
 #if !defined(CLA__WARP) /* the usual case by itself */
-  cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
-  if (cla__try_reserve(heap, c, page, need, &claim)) return claim;
+  if (cla__try_reserve(heap, c, page, need, claim)) return;
 #endif
-  return cla__reserve_anew(heap, c, hint, need, slot, page);
+  cla__reserve_anew(heap, c, hint, need, slot, page, claim);
 }

@@ -53,14 +53,15 @@ static inline uint cla__take_slots(cla__class c, cla__team team, cla__claim clai
 }
 
 static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint site) {
-  const cla__class c = cla__class_for(heap, (uint)nbytes);
+  cla__class c;
+  cla__class_for(heap, (uint)nbytes, &c);
   const uint slot = cla__slot();
   __global void *block = 0;
   bool is_over = false;
   while (!is_over) {
     const cla__team team = cla__team_of(c.code);
     cla__claim claim = {CLA_HEAP_NONE, 0u, 0u};
-    if (team.lane == team.leader) claim = cla__reserve(heap, c, team.count, slot);
+    if (team.lane == team.leader) cla__reserve(heap, c, team.count, slot, &claim);
     claim.page = cla__from(team, claim.page, team.leader);
     if (claim.page == CLA_HEAP_NONE) {
       cla__count_failure(heap, nbytes, team.lane == team.leader ? team.count : 0u);
@@ -108,9 +109,11 @@ static inline uint cla__take_slot(cla__class c, cla__words bits, uint word) {
 }
 
 static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint site) {
-  const cla__class c = cla__class_for(heap, (uint)nbytes);
+  cla__class c;
+  cla__class_for(heap, (uint)nbytes, &c);
   const uint slot = cla__slot();
-  const cla__claim claim = cla__reserve(heap, c, 1u, slot);
+  cla__claim claim;
+  cla__reserve(heap, c, 1u, slot, &claim);
   if (claim.page == CLA_HEAP_NONE) {
     cla__count_failure(heap, nbytes, 1u);
     return 0;

@@ -77,41 +77,35 @@ typedef struct {
   uint code; /* in the page word */
 } cla__class;
 
-#if defined(CLA__WARP)
-static inline cla__class cla__class_from(uint4 a, uint4 b) {
-  const cla__class c = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-  return c;
-}
-#else
-static inline cla__class cla__class_at(CLA_HEAP heap, uint at) {
-  const CLA_HEAP w = heap + at;
-  const cla__class c = {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]};
-  return c;
-}
-#endif
-
-static inline cla__class cla__class_of_code(CLA_HEAP heap, uint code) {
+/* (Results that are structs are noalias, which Oclgrind 21.10 does not know.) */
+static inline void cla__class_of_code(CLA_HEAP heap, uint code, cla__class *class_of) {
   const uint at = CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS;
 #if defined(CLA__WARP)
-  return cla__class_from(cla__fixed4(heap, at), cla__fixed4(heap, at + 4u));
+  const uint4 a = cla__fixed4(heap, at), b = cla__fixed4(heap, at + 4u);
+  const cla__class c = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #else
-  return cla__class_at(heap, at);
+  const CLA_HEAP w = heap + at;
+  const cla__class c = {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]};
 #endif
+  *class_of = c;
 }
 
 /* The least class that holds nbytes, from 1 to half a page: its bucket's, or that of the next. */
-static inline cla__class cla__class_for(CLA_HEAP heap, uint nbytes) {
+static inline void cla__class_for(CLA_HEAP heap, uint nbytes, cla__class *class_for) {
   const uint rest = ((nbytes + 15u) >> 4) - 1u, octave = 31u - clz(rest | 1u);
   const uint bucket = rest < 4u ? rest : 4u * (octave - 1u) + ((rest >> (octave - 2u)) & 3u);
   const uint at = CLA_HEAP_BUCKETS + bucket * CLA_HEAP_CLASS_WORDS;
 #if defined(CLA__WARP) /* both are on their way at once */
-  const uint4 a = cla__fixed4(heap, at), b = cla__fixed4(heap, at + 4u), c = cla__fixed4(heap, at + 8u),
-              d = cla__fixed4(heap, at + 12u);
-  const bool is_next = nbytes > a.x;
-  return cla__class_from(is_next ? c : a, is_next ? d : b);
+  const uint4 a0 = cla__fixed4(heap, at), a1 = cla__fixed4(heap, at + 4u), b0 = cla__fixed4(heap, at + 8u),
+              b1 = cla__fixed4(heap, at + 12u);
+  const bool is_next = nbytes > a0.x;
+  const uint4 a = is_next ? b0 : a0, b = is_next ? b1 : a1;
+  const cla__class c = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #else
-  return cla__class_at(heap, at + (nbytes > heap[at] ? (uint)CLA_HEAP_CLASS_WORDS : 0u));
+  const CLA_HEAP w = heap + at + (nbytes > heap[at] ? (uint)CLA_HEAP_CLASS_WORDS : 0u);
+  const cla__class c = {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]};
 #endif
+  *class_for = c;
 }
 
 static inline __global char *cla__payload(CLA_HEAP heap) {
