@@ -1,5 +1,19 @@
 enum { CLA__NO_PAGE, CLA__WITH_ROOM, CLA__FRESH }; /* where a page comes from */
 
+#if defined(CLA__CPU)
+/* Is the page the current one of a hint? Two threads on one page would pass its cache lines to and fro for good. */
+static bool cla__is_hinted(CLA_HEAP heap, uint word, uint page) {
+  if (!cla__is_slab(cla__page_code(word))) return false;
+  cla__class c;
+  cla__class_of_code(heap, cla__page_code(word), &c);
+  uint i = 0;
+  while (i <= c.hint_mask && *(cla__words)(heap + c.hints + (i << 2)) != page) i++;
+  return i <= c.hint_mask;
+}
+#else
+#define cla__is_hinted(heap, word, page) false
+#endif
+
 /* A page of the class's room bitmap, its bit cleared; NONE if there is none. */
 static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed) {
   const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0);
@@ -20,9 +34,10 @@ static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed) {
         while (pages != 0u && found == CLA_HEAP_NONE) {
           const uint bit = cla__pick_bit(pages, seed >> 5), page = word * 32u + bit;
           const uint before = cla__map_clear(map, level0, word, 1u << bit);
-          if ((before >> bit & 1u) != 0u &&
-              cla__has_room(atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT), c.code, c.capacity))
-            found = page;
+          if ((before >> bit & 1u) != 0u) { /* a page in a hint is found without the bit */
+            const uint now = atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT);
+            if (cla__has_room(now, c.code, c.capacity) && !cla__is_hinted(heap, now, page)) found = page;
+          }
           pages = before & ~(1u << bit);
         }
         above &= ~(1u << b);
@@ -43,20 +58,6 @@ static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value
   }
   return at;
 }
-
-#if defined(CLA__CPU)
-/* Is the page the current one of a hint? Two threads on one page would pass its cache lines to and fro for good. */
-static bool cla__is_hinted(CLA_HEAP heap, uint word, uint page) {
-  if (!cla__is_slab(cla__page_code(word))) return false;
-  cla__class c;
-  cla__class_of_code(heap, cla__page_code(word), &c);
-  uint i = 0;
-  while (i <= c.hint_mask && *(cla__words)(heap + c.hints + (i << 2)) != page) i++;
-  return i <= c.hint_mask;
-}
-#else
-#define cla__is_hinted(heap, word, page) false
-#endif
 
 /* An empty page from near the top, its bit cleared; NONE if there is none. Items pick at random within a window of
  * words, for they come in crowds; a small heap's window is narrow, so that its lower part stays whole for runs. */

@@ -4,7 +4,7 @@
 static inline void cla__gave_slots(CLA_HEAP heap, uint page, uint word, uint n, uint capacity) {
   const uint before = word & CLA_HEAP_USED;
   const uint flags = (before == n ? CLA_HEAP_FREE_BIT : 0u) |
-                     (before >= capacity && before - n < capacity ? CLA_HEAP_ROOM_BIT : 0u);
+                     (before - capacity < n ? CLA_HEAP_ROOM_BIT : 0u); /* it was full, and is not now */
   if ((flags & ~word) != 0u) cla__advertise(heap, page, flags & ~word);
 }
 
@@ -131,8 +131,8 @@ static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, 
 }
 
 /* Where the hinted page has no room, or may have none. */
-static CLA__RARE void cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__words hint, uint need, uint slot, uint page,
-                                        cla__claim *claim) {
+static inline void cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__words hint, uint need, uint slot, uint page,
+                                     cla__claim *claim) {
   uint attempt = 0;
   bool is_borrowed = false;
 #if defined(CLA__WARP)
@@ -153,13 +153,22 @@ static CLA__RARE void cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__words 
     cla__advertise(heap, claim->page, CLA_HEAP_ROOM_BIT);
 }
 
+#if !defined(CLA__WARP)
+/* The same, called with as little as possible, for what is at hand in the usual case has to stay in registers. */
+static CLA__RARE void cla__reserve_slowly(CLA_HEAP heap, uint code, cla__words hint, uint slot, cla__claim *claim) {
+  cla__class c;
+  cla__class_of_code(heap, code, &c);
+  cla__reserve_anew(heap, c, hint, 1u, slot, *hint, claim);
+}
+#endif
+
 /* Reserves up to `need` slots, at least one; claim->page NONE: no room. */
 static inline void cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slot, cla__claim *claim) {
   cla__words hint = heap + c.hints + ((slot & cla__hints_for(heap, c, need)) << 2);
-  const uint page = *hint;
   claim->page = CLA_HEAP_NONE;
-#if !defined(CLA__WARP) /* the usual case by itself */
-  if (cla__try_reserve(heap, c, page, need, claim)) return;
+#if defined(CLA__WARP)
+  cla__reserve_anew(heap, c, hint, need, slot, *hint, claim);
+#else
+  if (!cla__try_reserve(heap, c, *hint, need, claim)) cla__reserve_slowly(heap, c.code, hint, slot, claim);
 #endif
-  cla__reserve_anew(heap, c, hint, need, slot, page, claim);
 }
