@@ -6,8 +6,9 @@
 
 static void gives(const char *log, size_t nlines_before, const char *wanted) {
   char text[400];
-  CHECK(strlen(log) < sizeof text);
-  strcpy(text, log);
+  const size_t nbytes = strlen(log) + 1;
+  CHECK(nbytes <= sizeof text);
+  memcpy(text, log, nbytes);
   cla_lua_renumber(text, nlines_before);
   if (!CHECK(strcmp(text, wanted) == 0)) fprintf(stderr, "%s\n", text);
 }
