@@ -3,7 +3,8 @@
  *   cell HEAP_MIB N SIZE malloc_us free_us churn_us cold_us     (size 0: random sizes from 1 to 8192, sizes in permuted order)
  *
  * One item a block, groups of 256, malloc and free in kernels of their own, best of three after one; churn: ten rounds of malloc,
- * write, free in one kernel, best of two. A line with FAILED, and status 1, if blocks are missing or overwritten. "count": with counting; "nv": at most 64 registers an item, an option of NVIDIA's compiler.
+ * write, free in one kernel, best of two. A line with FAILED, and status 1, if blocks are missing or overwritten.
+ * "count": with counting; "nv": at most 64 registers an item, an option of NVIDIA's compiler.
  *
  *   heap_gpu HEAP_MIB [count,nv] */
 #include "../../spec/c/heap_world.h"

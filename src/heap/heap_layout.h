@@ -1,5 +1,5 @@
-/* The device heap's memory, as host and kernels see it. Valid C11 and valid OpenCL C 1.2: what
- * programs get (the installed clalloc_heap.cl) is this text followed by that of kernels/.
+/* The device heap's memory, as host and kernels see it. Valid C11 and valid OpenCL C 1.2: what programs
+ * get (the installed clalloc_heap.cl) is this text followed by that of kernels/.
  *
  * One buffer holds everything, all word offsets count 32-bit words from its start:
  *
@@ -49,8 +49,7 @@
  * Else -cl-nv-maxrregcount=64 pays: left alone, a kernel with malloc takes up to 88 registers, and fewer of its warps fit
  * a multiprocessor (on an H200 churn of 100,000 items takes 1.25 to 1.5 times as long, a million mallocs 1.1 times).
  *
- * Host-side blocks in the same heap: kernels/host.cl has one-item kernels that allocate and free by
- * offset. */
+ * Host-side blocks in the same heap: kernels/host.cl has one-item kernels that allocate and free by offset. */
 #ifndef CLA_HEAP_LAYOUT_H
 #define CLA_HEAP_LAYOUT_H
 

@@ -74,8 +74,8 @@ struct lua_kernel {
   const void *localmem_type; /* likewise */
 };                           /* user values: 1 the program, 2 args and pins, 3 the name */
 
-/* ---- kernel.c ---- */
-/* build_log.c. What the library made of a source before the compiler got it. */
+/* ---- build_log.c ---- */
+/* What the library made of a source before the compiler got it. */
 typedef struct cla_lua_input {
   bool has_heap, is_rewritten;
   size_t nlines_before; /* lines that it put in front */
@@ -84,6 +84,7 @@ typedef struct cla_lua_input {
 void cla_lua_pushlog(lua_State *L, const lua_program *p, const cla_lua_input *input);
 void cla_lua_renumber(char *log, size_t nlines_before); /* a log of NVIDIA's, in place */
 
+/* ---- kernel.c ---- */
 /* Pushes a new kernel of the open program at index `program`; raises when there is none such. */
 void cla_lua_newkernel(lua_State *L, int program, const char *name);
 void cla_lua_closekernel(lua_kernel *k);

@@ -67,7 +67,6 @@ static inline uint cla__fixed_at(CLA_HEAP heap, uint at) {
   return word;
 }
 #else
-static inline uint4 cla__fixed4(CLA_HEAP heap, uint at) { return *(const __global uint4 *)(heap + at); }
 static inline uint cla__fixed(CLA_HEAP heap, uint at) { return heap[at]; }
 static inline uint cla__fixed_at(CLA_HEAP heap, uint at) { return heap[at]; }
 #endif
@@ -78,8 +77,7 @@ typedef struct {
 } cla__class;
 
 /* (Results that are structs are noalias, which Oclgrind 21.10 does not know.) */
-static inline void cla__class_of_code(CLA_HEAP heap, uint code, cla__class *class_of) {
-  const uint at = CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS;
+static inline void cla__class_at(CLA_HEAP heap, uint at, cla__class *out) {
 #if defined(CLA__WARP)
   const uint4 a = cla__fixed4(heap, at), b = cla__fixed4(heap, at + 4u);
   const cla__class c = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
@@ -87,11 +85,15 @@ static inline void cla__class_of_code(CLA_HEAP heap, uint code, cla__class *clas
   const CLA_HEAP w = heap + at;
   const cla__class c = {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]};
 #endif
-  *class_of = c;
+  *out = c;
+}
+
+static inline void cla__class_of_code(CLA_HEAP heap, uint code, cla__class *out) {
+  cla__class_at(heap, CLA_HEAP_CLASS + (code - 1u) * CLA_HEAP_CLASS_WORDS, out);
 }
 
 /* The least class that holds nbytes, from 1 to half a page: its bucket's, or that of the next. */
-static inline void cla__class_for(CLA_HEAP heap, uint nbytes, cla__class *class_for) {
+static inline void cla__class_for(CLA_HEAP heap, uint nbytes, cla__class *out) {
   const uint rest = ((nbytes + 15u) >> 4) - 1u, octave = 31u - clz(rest | 1u);
   const uint bucket = rest < 4u ? rest : 4u * (octave - 1u) + ((rest >> (octave - 2u)) & 3u);
   const uint at = CLA_HEAP_BUCKETS + bucket * CLA_HEAP_CLASS_WORDS;
@@ -101,11 +103,10 @@ static inline void cla__class_for(CLA_HEAP heap, uint nbytes, cla__class *class_
   const bool is_next = nbytes > a0.x;
   const uint4 a = is_next ? b0 : a0, b = is_next ? b1 : a1;
   const cla__class c = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  *out = c;
 #else
-  const CLA_HEAP w = heap + at + (nbytes > heap[at] ? (uint)CLA_HEAP_CLASS_WORDS : 0u);
-  const cla__class c = {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]};
+  cla__class_at(heap, at + (nbytes > heap[at] ? (uint)CLA_HEAP_CLASS_WORDS : 0u), out);
 #endif
-  *class_for = c;
 }
 
 static inline __global char *cla__payload(CLA_HEAP heap) {
