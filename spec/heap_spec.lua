@@ -99,10 +99,10 @@ describe("dev.heap", function()
     return sum_of(out)
   end
 
-  -- n blocks of a size from one kernel, as a buffer of pointers.
-  local function keep(nbytes, n)
+  -- n blocks of a size from one kernel, as a buffer of pointers. group: the work-group's size.
+  local function keep(nbytes, n, group)
     local pointers = assert(dev:alloc(8 * n))
-    assert(program.keep { nbytes, pointers, size = n }):close()
+    assert(program.keep { nbytes, pointers, size = n, group = group }):close()
     return pointers
   end
 
@@ -429,13 +429,16 @@ kernel void f(global int *x) { x[0] = myalloc(4) != 0; }]], { heap = true })
 
   it("counts as waste what only blocks of one size can get", function()
     keep(100, 1):close()
-    local stats = heap:stats() -- one page with one block
-    assert(stats.waste > 0 and stats.waste == stats.peak - stats.used, stats.waste)
+    local one = heap:stats() -- one page with one block
+    assert(one.waste > 0 and one.waste == one.peak - one.used, one.waste)
     keep(3 * MiB, 1):close() -- whole pages
-    assert.equal(stats.waste, heap:stats().waste)
-    keep(100, 1):close()
-    assert.equal(2 * stats.used + 3 * MiB, heap:stats().used)
-    assert.equal(stats.waste - stats.used, heap:stats().waste)
+    assert.equal(one.waste, heap:stats().waste)
+    initial()
+    keep(100, 2, 2):close() -- of one work-group, and so of one thread: one page
+    local two = heap:stats()
+    assert.equal(2 * one.used, two.used)
+    assert.equal(one.peak, two.peak)
+    assert.equal(one.waste - one.used, two.waste)
   end)
 
   it("records frees of what lies outside, without a place inside", function()
