@@ -153,7 +153,7 @@ $(LUA_OBJ) $(B)/obj/spec/c/lua_%.o: EXTRA_CFLAGS = $(LUA_CFLAGS)
 
 # What source.c takes in by the assembler, which writes no dependencies. HEAP_TEXT is what programs get.
 HEAP_TEXT = src/heap/heap_layout.h \
-  $(patsubst %,src/heap/kernels/%.cl,begin items words maps pages reserve slots runs free calls)
+  $(patsubst %,src/heap/kernels/%.cl,begin warp items words maps pages reserve slots runs free calls)
 $(B)/obj/src/heap/source.o: src/heap/heap_layout.h $(wildcard src/heap/kernels/*.cl)
 
 $(ARCHIVE): $(CORE_OBJ)

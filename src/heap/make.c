@@ -39,7 +39,7 @@ cla_status cla__heap_check_size(const cla_heap *h, const cla__heap_plan *plan) {
 
 /* ---- Build options ------------------------------------------------------------------------------ */
 
-enum { COMPUTE_CAPABILITY_MAJOR_NV = 0x4000, LEAST_MAJOR = 8 /* the warp instructions in kernels/items.cl need it */ };
+enum { COMPUTE_CAPABILITY_MAJOR_NV = 0x4000, LEAST_MAJOR = 8 /* the instructions in kernels/warp.cl need it */ };
 
 const char *cla_heap_build_options(const cla_device *d) {
   cl_uint major = 0;

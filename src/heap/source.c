@@ -10,9 +10,9 @@
 
 /* clang-format off */
 #define PROGRAMS_GET \
-  TEXT_OF("heap_layout.h") TEXT_OF("kernels/begin.cl") TEXT_OF("kernels/items.cl") TEXT_OF("kernels/words.cl") \
-  TEXT_OF("kernels/maps.cl") TEXT_OF("kernels/pages.cl") TEXT_OF("kernels/reserve.cl") TEXT_OF("kernels/slots.cl") \
-  TEXT_OF("kernels/runs.cl") TEXT_OF("kernels/free.cl") TEXT_OF("kernels/calls.cl")
+  TEXT_OF("heap_layout.h") TEXT_OF("kernels/begin.cl") TEXT_OF("kernels/warp.cl") TEXT_OF("kernels/items.cl") \
+  TEXT_OF("kernels/words.cl") TEXT_OF("kernels/maps.cl") TEXT_OF("kernels/pages.cl") TEXT_OF("kernels/reserve.cl") \
+  TEXT_OF("kernels/slots.cl") TEXT_OF("kernels/runs.cl") TEXT_OF("kernels/free.cl") TEXT_OF("kernels/calls.cl")
 
 __asm__(".pushsection .rodata\n"
         TEXT_BEGINS(cla__heap_text) PROGRAMS_GET TEXT_ENDS

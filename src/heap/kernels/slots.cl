@@ -21,9 +21,7 @@ static inline __global void *cla__slot_made(CLA_HEAP heap, cla__class c, uint pa
 /* Where the search for free bits starts: the ticket's bits reversed spread a page's claims over its words, the slot
  * within. */
 static inline uint cla__first_word(cla__class c, cla__claim claim, uint slot) {
-  uint ticket;
-  asm("brev.b32 %0, %1;" : "=r"(ticket) : "r"(claim.word));
-  return cla__times(ticket << 27 | slot * 0x9E3779B1u >> 5, c.bitwords);
+  return cla__times(cla__bits_reversed(claim.word) << 27 | slot * 0x9E3779B1u >> 5, c.bitwords);
 }
 
 /* Takes the bits of the claimed slots, the first for the team's first lane; each lane's slot, NONE beyond those
@@ -45,7 +43,7 @@ static inline uint cla__take_slots(cla__class c, cla__team team, cla__claim clai
     word = word + 1u >= c.bitwords ? 0u : word + 1u;
     if (n == 0u && team.count > 1u && c.bitwords > 2u) { /* each lane looks at a word */
       const uint there = (word + team.rank) % c.bitwords;
-      const uint lanes = cla__lanes_where(team, cla__valid_bits(c, there) & ~bits[there]);
+      const uint lanes = cla__lanes_with(team.lanes, cla__valid_bits(c, there) & ~bits[there]);
       word = lanes != 0u ? cla__from(team, there, cla__lowest_bit(lanes)) : (word + team.count) % c.bitwords;
     }
   }
@@ -85,7 +83,7 @@ static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint 
 static inline bool cla__give_slot(CLA_HEAP heap, cla__class c, uint page, uint index) {
   const uint word = (page << (cla__fixed(heap, CLA_HEAP_PAGE_SHIFT) - 9u)) + (index >> 5), bit = 1u << (index & 31u);
   const cla__team team = cla__team_of(word);
-  const uint bits = cla__or_of_all(team, bit);
+  const uint bits = cla__or_of_lanes(team.lanes, bit);
   uint before = 0;
   if (team.lane == team.leader) {
     before = atomic_and((cla__words)heap + cla__fixed(heap, CLA_HEAP_BLOCK_MAP) + word, ~bits);

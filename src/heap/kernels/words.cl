@@ -49,23 +49,12 @@ static inline uint cla__plain(uint x) {
 /* ---- geometry: words that no kernel changes ---- */
 
 #if defined(CLA__WARP)
-/* Four words, at a multiple of four. The compiler may keep them across atomics and fences, which it could not know
- * of plain loads. */
-static inline uint4 cla__fixed4(CLA_HEAP heap, uint at) {
-  uint4 v;
-  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(heap + at));
-  return v;
-}
 /* `at` is a constant. */
 static inline uint cla__fixed(CLA_HEAP heap, uint at) {
-  const uint4 v = cla__fixed4(heap, at & ~3u);
+  const uint4 v = cla__load4(heap + (at & ~3u));
   return (at & 3u) == 0u ? v.x : (at & 3u) == 1u ? v.y : (at & 3u) == 2u ? v.z : v.w;
 }
-static inline uint cla__fixed_at(CLA_HEAP heap, uint at) {
-  uint word;
-  asm("ld.global.nc.u32 %0, [%1];" : "=r"(word) : "l"(heap + at));
-  return word;
-}
+static inline uint cla__fixed_at(CLA_HEAP heap, uint at) { return cla__load(heap + at); }
 #else
 static inline uint cla__fixed(CLA_HEAP heap, uint at) { return heap[at]; }
 static inline uint cla__fixed_at(CLA_HEAP heap, uint at) { return heap[at]; }
@@ -79,7 +68,7 @@ typedef struct {
 /* (Results that are structs are noalias, which Oclgrind 21.10 does not know.) */
 static inline void cla__class_at(CLA_HEAP heap, uint at, cla__class *out) {
 #if defined(CLA__WARP)
-  const uint4 a = cla__fixed4(heap, at), b = cla__fixed4(heap, at + 4u);
+  const uint4 a = cla__load4(heap + at), b = cla__load4(heap + at + 4u);
   const cla__class c = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #else
   const CLA_HEAP w = heap + at;
@@ -98,8 +87,8 @@ static inline void cla__class_for(CLA_HEAP heap, uint nbytes, cla__class *out) {
   const uint bucket = rest < 4u ? rest : 4u * (octave - 1u) + ((rest >> (octave - 2u)) & 3u);
   const uint at = CLA_HEAP_BUCKETS + bucket * CLA_HEAP_CLASS_WORDS;
 #if defined(CLA__WARP) /* both are on their way at once */
-  const uint4 a0 = cla__fixed4(heap, at), a1 = cla__fixed4(heap, at + 4u), b0 = cla__fixed4(heap, at + 8u),
-              b1 = cla__fixed4(heap, at + 12u);
+  const uint4 a0 = cla__load4(heap + at), a1 = cla__load4(heap + at + 4u), b0 = cla__load4(heap + at + 8u),
+              b1 = cla__load4(heap + at + 12u);
   const bool is_next = nbytes > a0.x;
   const uint4 a = is_next ? b0 : a0, b = is_next ? b1 : a1;
   const cla__class c = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
