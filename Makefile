@@ -27,7 +27,7 @@ PREFIX = /usr/local
 # ---- Packages, by what needs them ---------------------------------------------------------------
 
 PACKAGES_build = gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd
-PACKAGES_test = lua-argparse lua-busted mesa-opencl-icd oclgrind luarocks python3
+PACKAGES_test = clang lua-argparse lua-busted mesa-opencl-icd oclgrind luarocks python3
 PACKAGES_lint = clang-format clang-tidy cppcheck lua-check
 PACKAGES_sanitize = valgrind
 PACKAGES_bench = libmimalloc-dev python3-pyopencl python3-numpy
@@ -183,6 +183,23 @@ $(B)/spec/%: $(B)/obj/spec/c/%.o $(ARCHIVE)
 	$(SAY) LINK $@
 	@mkdir -p $(@D)
 	$(DO)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+
+# heap_warp plays the heap's kernels: clang compiles their text for this machine, in four ways.
+PLAYED = warp scalar crowds cpu
+PLAYED_TEXT = $(patsubst src/heap/kernels/warp.cl,spec/c/warp/warp.cl,$(HEAP_TEXT)) spec/c/warp/kernels.cl
+PLAYED_FLAGS = -cl-std=CL1.2 -D__OPENCL_VERSION__=120 -Xclang -finclude-default-header -O1 -g -fsanitize=thread \
+  $(addprefix -mllvm -tsan-,distinguish-volatile instrument-func-entry-exit=0 instrument-memintrinsics=0 \
+  instrument-atomics=0)
+PLAYED_FLAGS_warp = -U__x86_64__ -U__aarch64__
+PLAYED_FLAGS_scalar = $(PLAYED_FLAGS_warp) -DCLA_HEAP_SCALAR
+PLAYED_FLAGS_crowds = $(PLAYED_FLAGS_scalar) -DCLA_HEAP_TEST_CROWDS
+PLAYED_FLAGS_cpu = -DCLA_HEAP_SCALAR
+
+$(B)/spec/heap_warp: $(PLAYED:%=$(B)/obj/spec/c/warp/%.o)
+$(B)/obj/spec/c/warp/%.o: $(PLAYED_TEXT) Makefile
+	$(SAY) CLANG '$(@F), the kernels as heap_warp plays them'
+	@mkdir -p $(@D)
+	$(DO)cat $(PLAYED_TEXT) | clang -x cl - $(PLAYED_FLAGS) $(PLAYED_FLAGS_$*) -DBUILD=$* -c -o $@
 
 $(B)/bench/%: $(B)/obj/examples/bench/%.o $(ARCHIVE)
 	$(SAY) LINK $@

@@ -1,5 +1,5 @@
-/* What the tests of the heap's kernels share: a device through plain OpenCL, heaps made as heap_layout.h says, launches, and
- * the two oracles: intervals of blocks that must not meet, and a recount of all metadata.
+/* What the tests of the heap's kernels share: a device through plain OpenCL, heaps made as heap_layout.h says, launches,
+ * and the oracles of heap_oracles.h asked.
  *
  * The device is the first whose platform's or own name contains $CLALLOC_DEVICE (any if unset). A failing OpenCL call ends
  * the program. */
@@ -14,7 +14,7 @@
 
 #include "check.h"
 #include "clalloc.h"
-#include "heap/heap_layout.h"
+#include "heap_oracles.h"
 
 extern const char cla__heap_settle_text[];
 
@@ -214,87 +214,19 @@ static inline uint64_t heap_count(heap *h, uint32_t at) {
   return heap_word(h, at) | (uint64_t)heap_word(h, at + 1) << 32;
 }
 
-/* A sum over the counter shards. */
-static inline uint64_t heap_calls(const uint32_t *meta, uint32_t which) {
-  uint64_t sum = 0;
-  for (uint32_t i = 0; i < CLA_HEAP_SHARDS; i++) {
-    const uint32_t *shard = meta + CLA_HEAP_SHARDS_AT + i * CLA_HEAP_SHARD_WORDS + which;
-    sum += shard[0] | (uint64_t)shard[1] << 32;
-  }
-  return sum;
-}
-
-/* ---- the recount ---- */
-
-static inline bool in_map(const cla__heap_plan *plan, const uint32_t *map, uint32_t p) {
-  const bool below = map[p >> 5] >> (p & 31) & 1, above = map[plan->level0 + (p >> 10)] >> (p >> 5 & 31) & 1;
-  return below && above;
-}
-
-static inline bool in_hint(const cla__heap_plan *plan, const uint32_t *meta, uint32_t k, uint32_t p) {
-  for (uint32_t i = 0; i < plan->nhints[k]; i++)
-    if (meta[plan->hints[k] + 4 * i] == p) return true;
-  return false;
-}
-
-/* Faults of one page that is no run. */
-static inline int audit_page(const cla__heap_plan *plan, const uint32_t *meta, uint32_t p) {
-  const uint32_t word = meta[cla__page_word(p)], code = cla__page_code(word), used = word & CLA_HEAP_USED;
-  const uint32_t *bits = meta + plan->block_map + ((size_t)p << (plan->page_shift - 9));
-  const uint32_t *rooms = meta + plan->room_maps, *free_map = meta + plan->free_map,
-                 nbits = 1u << (plan->page_shift - 4);
-  const bool is_slab = code != CLA_HEAP_FREE;
-  const uint32_t capacity = is_slab ? plan->capacity[code - 1] : 0, each = plan->level0 + plan->level1;
-  uint32_t set = 0;
-  int faults = 0;
-  if (code > plan->nclasses) return 1;
-  for (uint32_t i = 0; i < nbits; i++) {
-    const uint32_t bit = bits[i / 32] >> i % 32 & 1;
-    set += bit, faults += bit && i >= capacity;
-  }
-  faults += set != used;
-  faults += used == 0 && !in_map(plan, free_map, p);
-  faults += (word & CLA_HEAP_FREE_BIT) && !in_map(plan, free_map, p);
-  if (!is_slab) return faults;
-  const bool has_room = in_map(plan, rooms + (code - 1) * each, p);
-  faults += (word & CLA_HEAP_ROOM_BIT) && !has_room;
-  faults += used > 0 && used < capacity && !has_room && !in_hint(plan, meta, code - 1, p);
-  return faults;
-}
+/* ---- the oracles ---- */
 
 /* Recounts everything from the metadata; true if nothing is wrong. The queue has finished. */
 static inline bool heap_audit(heap *h, cla__heap_tally *tally) {
-  const cla__heap_plan *plan = &h->plan;
-  uint32_t *meta = malloc(plan->metadata_bytes), behind[1024];
-  int faults = 0;
-  world_read(h->w, h->memory, 0, plan->metadata_bytes, meta);
-  world_read(h->w, h->memory, plan->total_bytes, sizeof behind, behind);
-  for (int i = 0; i < 1024; i++) faults += behind[i] != canary;
-  for (uint32_t p = 0; p < plan->npages; p++) {
-    const uint32_t word = meta[cla__page_word(p)], code = cla__page_code(word);
-    if (code < CLA_HEAP_TAKEN) {
-      const int found = audit_page(plan, meta, p);
-      if (found && faults < 5) fprintf(stderr, "page %u of %u: word %08x, %d faults\n", p, plan->npages, word, found);
-      faults += found;
-      continue;
-    }
-    const uint32_t length = meta[plan->block_map + ((size_t)p << (plan->page_shift - 9))];
-    const bool is_run =
-        code == CLA_HEAP_HEAD && length > 0 && length <= plan->npages - p && (word & CLA_HEAP_USED) == 0;
-    if (!is_run) {
-      faults++;
-      continue;
-    }
-    for (uint32_t i = 1; i < length; i++) faults += cla__page_code(meta[cla__page_word(p + i)]) != CLA_HEAP_BODY;
-    p += length - 1;
-  }
-  cla__heap_tally_make(plan, meta, tally);
-  if (plan->flags & CLA_HEAP_COUNT)
-    faults += heap_calls(meta, CLA_HEAP_SHARD_MALLOCS) - heap_calls(meta, CLA_HEAP_SHARD_FREES) != tally->live_blocks;
-  if (plan->flags & CLA_HEAP_PEAK) faults += UINT64_C(16) * meta[CLA_HEAP_USED16] != tally->used_bytes;
+  uint32_t *meta = malloc(h->plan.metadata_bytes), behind[1024];
+  int strays = 0;
+  world_read(h->w, h->memory, 0, h->plan.metadata_bytes, meta);
+  world_read(h->w, h->memory, h->plan.total_bytes, sizeof behind, behind);
+  for (int i = 0; i < 1024; i++) strays += behind[i] != canary;
+  const int faults = audit(&h->plan, meta, tally);
   free(meta);
-  if (faults) fprintf(stderr, "audit: %d faults\n", faults);
-  return faults == 0;
+  if (strays) fprintf(stderr, "%d words behind the heap were written\n", strays);
+  return faults == 0 && strays == 0;
 }
 
 /* Whole, and so many blocks live. */
@@ -308,39 +240,9 @@ static inline bool heap_is_sound(heap *h, uint64_t nlive) {
 
 static inline bool heap_is_empty(heap *h) {
   cla__heap_tally tally;
-  return heap_audit(h, &tally) && tally.live_blocks == 0 && tally.used_bytes == 0 &&
-         tally.largest_free == h->plan.payload_bytes && tally.free_pages == h->plan.npages;
+  return heap_audit(h, &tally) && is_whole(&h->plan, &tally);
 }
 
 static inline void heap_close(heap *h) { OK(clReleaseMemObject(h->memory)); }
-
-/* ---- intervals ---- */
-
-typedef struct interval {
-  uint64_t begin, end;
-} interval;
-
-static inline int interval_order(const void *a, const void *b) {
-  const interval *x = a, *y = b;
-  return (x->begin > y->begin) - (x->begin < y->begin);
-}
-
-/* Blocks at offsets[i] - 1 (0: none) of sizes[i] bytes: 16-byte aligned, inside the payload, disjoint? *nblocks: how many. */
-static inline bool intervals_are_good(const cla__heap_plan *plan, const cl_ulong *offsets, const cl_uint *sizes,
-                                      size_t n, size_t *nblocks) {
-  interval *v = malloc((n + 1) * sizeof *v);
-  size_t m = 0;
-  bool is_good = true;
-  for (size_t i = 0; i < n; i++)
-    if (offsets[i] != 0) v[m++] = (interval){offsets[i] - 1, offsets[i] - 1 + sizes[i]};
-  qsort(v, m, sizeof *v, interval_order);
-  for (size_t i = 0; i < m; i++) {
-    if (v[i].begin % 16 != 0 || v[i].end > plan->payload_bytes) is_good = false;
-    if (i > 0 && v[i - 1].end > v[i].begin) is_good = false;
-  }
-  free(v);
-  *nblocks = m;
-  return is_good;
-}
 
 #endif

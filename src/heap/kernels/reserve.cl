@@ -17,11 +17,25 @@ static CLA__RARE void cla__unreserve(CLA_HEAP heap, uint page, uint n) {
   if (code < CLA_HEAP_TAKEN) cla__gave_slots(heap, page, word, n, capacity);
 }
 
-/* Takes a page that is in a hint out of its class's room bitmap again, lest a second hint gets it: the bit, then the
- * flag. Should it leave the hint meanwhile, it is looked at once more then. */
-static CLA__RARE void cla__withdraw(CLA_HEAP heap, uint code, uint page) {
+/* A page has left its hint (invariant 4). */
+static inline void cla__retire(CLA_HEAP heap, cla__class c, uint page) {
+  const uint word = *cla__page(heap, page);
+  uint flags = cla__has_room(word, c.code, c.capacity) ? CLA_HEAP_ROOM_BIT : 0u;
+  if (cla__is_empty(word)) flags |= CLA_HEAP_FREE_BIT;
+  if ((flags & ~word) != 0u) cla__advertise(heap, page, flags & ~word);
+}
+
+/* Takes the hint's page out of its class's room bitmap again, lest a second hint gets it: the bit, then the flag. The
+ * page may have left the hint, and been looked at, before its bit was cleared: so the hint is read afterwards. */
+static CLA__RARE void cla__withdraw(CLA_HEAP heap, uint code, cla__words hint, uint page) {
   cla__map_clear(cla__room_map(heap, code), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, 1u << (page & 31u));
   atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT);
+  cla__fence();
+  if (*hint != page) {
+    cla__class c;
+    cla__class_of_code(heap, code, &c);
+    cla__retire(heap, c, page);
+  }
 }
 
 /* One of the three pages that the hint had before, if it has room; NONE else. place: which. */
@@ -41,7 +55,8 @@ typedef struct {
   uint word;          /* the page word before */
 } cla__claim;
 
-static inline bool cla__try_reserve(CLA_HEAP heap, cla__class c, uint page, uint need, cla__claim *claim) {
+static inline bool cla__try_reserve(CLA_HEAP heap, cla__class c, cla__words hint, uint page, uint need,
+                                    cla__claim *claim) {
   if (page >= cla__fixed(heap, CLA_HEAP_NPAGES)) return false; /* no page in the hint */
   const uint word = atomic_add(cla__page(heap, page), CLA_HEAP_TICKET + need);
   if (!cla__has_room(word, c.code, c.capacity)) {
@@ -52,17 +67,9 @@ static inline bool cla__try_reserve(CLA_HEAP heap, cla__class c, uint page, uint
   if (granted < need) cla__unreserve(heap, page, need - granted);
   claim->page = page, claim->granted = granted, claim->word = word;
 #if !defined(CLA__WARP) /* two threads on one page would pass its cache lines to and fro */
-  if ((word & CLA_HEAP_ROOM_BIT) != 0u) cla__withdraw(heap, c.code, page);
+  if ((word & CLA_HEAP_ROOM_BIT) != 0u) cla__withdraw(heap, c.code, hint, page);
 #endif
   return true;
-}
-
-/* A page has left its hint (invariant 4). */
-static inline void cla__retire(CLA_HEAP heap, cla__class c, uint page) {
-  const uint word = *cla__page(heap, page);
-  uint flags = cla__has_room(word, c.code, c.capacity) ? CLA_HEAP_ROOM_BIT : 0u;
-  if (cla__is_empty(word)) flags |= CLA_HEAP_FREE_BIT;
-  if ((flags & ~word) != 0u) cla__advertise(heap, page, flags & ~word);
 }
 
 /* Which of the class's hints serve those that want `need` slots of a page: 2^n - 1, a mask. */
@@ -136,7 +143,7 @@ static inline void cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__words hin
   uint attempt = 0;
   bool is_borrowed = false;
 #if defined(CLA__WARP)
-  bool is_claimed = cla__try_reserve(heap, c, page, need, claim);
+  bool is_claimed = cla__try_reserve(heap, c, hint, page, need, claim);
 #else
   bool is_claimed = false; /* it was tried */
 #endif
@@ -147,7 +154,7 @@ static inline void cla__reserve_anew(CLA_HEAP heap, cla__class c, cla__words hin
     if (latest != page) page = latest;
     else if (!cla__next_page(heap, c, hint, need, slot, attempt - 1u, &page, &is_borrowed))
       attempt = CLA__RESERVE_TRIES, page = CLA_HEAP_NONE;
-    is_claimed = cla__try_reserve(heap, c, page, need, claim);
+    is_claimed = cla__try_reserve(heap, c, hint, page, need, claim);
   }
   if (is_borrowed && claim->page != CLA_HEAP_NONE && (claim->word & CLA_HEAP_USED) + claim->granted < c.capacity)
     cla__advertise(heap, claim->page, CLA_HEAP_ROOM_BIT);
@@ -169,6 +176,6 @@ static inline void cla__reserve(CLA_HEAP heap, cla__class c, uint need, uint slo
 #if defined(CLA__WARP)
   cla__reserve_anew(heap, c, hint, need, slot, *hint, claim);
 #else
-  if (!cla__try_reserve(heap, c, *hint, need, claim)) cla__reserve_slowly(heap, c.code, hint, slot, claim);
+  if (!cla__try_reserve(heap, c, hint, *hint, need, claim)) cla__reserve_slowly(heap, c.code, hint, slot, claim);
 #endif
 }
