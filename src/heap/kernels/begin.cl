@@ -71,7 +71,7 @@ enum { /* bounds of retries: reached only when other items win every time, and t
        CLA__RESERVE_TRIES = 512,
        CLA__PAGE_TRIES = 64,
        CLA__FRESH_TRIES = 4096,
-       CLA__HINTED_TRIES = 8, /* so often an empty page is left to the thread that has it in a hint */
+       CLA__HINTED_TRIES = 32, /* so often an empty page is left to the thread that has it in a hint */
        CLA__RUN_TRIES = 256,
        CLA__CROWD_TRIES = 256, /* so often an item of a crowd leaves the search for a page to another */
        CLA__EARLIER_TRIES = 4, /* so often the shard's earlier pages are looked at before the bitmaps */

@@ -1,17 +1,34 @@
 enum { CLA__NO_PAGE, CLA__WITH_ROOM, CLA__FRESH }; /* where a page comes from */
 
 #if defined(CLA__CPU)
-/* Is the page the current one of a hint? Two threads on one page would pass its cache lines to and fro for good. */
-static bool cla__is_hinted(CLA_HEAP heap, uint word, uint page) {
-  if (!cla__is_slab(cla__page_code(word))) return false;
+/* Is the page the current one of a hint of that class? Two threads on one page would pass its cache lines to and fro for
+ * good. */
+static bool cla__is_hinted(CLA_HEAP heap, uint code, uint page) {
+  if (!cla__is_slab(code)) return false;
   cla__class c;
-  cla__class_of_code(heap, cla__page_code(word), &c);
+  cla__class_of_code(heap, code, &c);
   uint i = 0;
   while (i <= c.hint_mask && *(cla__words)(heap + c.hints + (i << 2)) != page) i++;
   return i <= c.hint_mask;
 }
+
+/* Is the empty page better left alone? It may be in a hint of the class that it is of, and in one of the class that it
+ * would be of from earlier. */
+static inline bool cla__is_left(CLA_HEAP heap, uint code, uint page) {
+  return cla__is_hinted(heap, cla__page_code(*cla__page(heap, page)), page) || cla__is_hinted(heap, code, page);
+}
+
+/* Takes a page with room out of the bitmap; false: another thread did, or it has no room by now. */
+static bool cla__take_room_bit(CLA_HEAP heap, cla__class c, uint page) {
+  const uint bit = 1u << (page & 31u);
+  const uint before =
+      cla__map_clear(cla__room_map(heap, c.code), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, bit);
+  return (before & bit) != 0u &&
+         cla__has_room(atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT), c.code, c.capacity);
+}
 #else
-#define cla__is_hinted(heap, word, page) false
+#define cla__is_hinted(heap, code, page) false
+#define cla__is_left(heap, code, page)   false
 #endif
 
 /* A page of the class's room bitmap, its bit cleared; NONE if there is none. */
@@ -36,7 +53,7 @@ static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed) {
           const uint before = cla__map_clear(map, level0, word, 1u << bit);
           if ((before >> bit & 1u) != 0u) { /* a page in a hint is found without the bit */
             const uint now = atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT);
-            if (cla__has_room(now, c.code, c.capacity) && !cla__is_hinted(heap, now, page)) found = page;
+            if (cla__has_room(now, c.code, c.capacity) && !cla__is_hinted(heap, c.code, page)) found = page;
           }
           pages = before & ~(1u << bit);
         }
@@ -59,14 +76,15 @@ static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value
   return at;
 }
 
-/* An empty page from near the top, its bit cleared; NONE if there is none. Items pick at random within a window of
- * words, for they come in crowds; a small heap's window is narrow, so that its lower part stays whole for runs. */
-static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
+/* An empty page from near the top, its bit cleared, for the class; NONE if there is none. Items pick at random within a
+ * window of words, for they come in crowds; a small heap's window is narrow, so that its lower part stays whole for
+ * runs. */
+static uint cla__take_empty_page(CLA_HEAP heap, cla__class c, uint seed) {
   const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), window = cla__fixed(heap, CLA_HEAP_WINDOW);
   cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + level0;
   uint found = CLA_HEAP_NONE, above = 1, nhinted = 0;
   for (uint attempt = 0; attempt < CLA__FRESH_TRIES && above != 0u && found == CLA_HEAP_NONE; attempt++) {
-    uint i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above), pages = 0, word = 0;
+    uint i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above), pages = 0, word = 0, tried = 0;
     const uint dice = cla__mix(seed + attempt * 0x51ED27u);
     if (above != 0u) {
       if (attempt >= 2u && i > 0u && window >= 16u) { /* a crowd: over more words, a wider stretch at each attempt */
@@ -82,17 +100,16 @@ static uint cla__take_empty_page(CLA_HEAP heap, uint seed) {
     }
     while (pages != 0u && found == CLA_HEAP_NONE) {
       const uint bit = cla__pick_bit(pages, dice >> 5), page = word * 32u + bit;
-      const uint before = cla__map_clear(map, level0, word, 1u << bit);
-      if ((before >> bit & 1u) != 0u) {
-        const uint now = atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT);
-        if (cla__is_empty(now) && nhinted < CLA__HINTED_TRIES && cla__is_hinted(heap, now, page)) {
-          nhinted++;
-          cla__advertise(heap, page, CLA_HEAP_FREE_BIT);
-        } else if (cla__is_empty(now)) {
+      tried |= 1u << bit;
+      if (nhinted < CLA__HINTED_TRIES && cla__is_left(heap, c.code, page)) {
+        nhinted++;
+        pages &= ~tried;
+      } else {
+        const uint before = cla__map_clear(map, level0, word, 1u << bit);
+        if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT)))
           found = page;
-        }
+        pages = before & ~tried;
       }
-      pages = before & ~(1u << bit);
     }
   }
   return found;
@@ -186,7 +203,7 @@ static uint cla__new_page(CLA_HEAP heap, cla__class c, uint hints, uint seed, ui
     page = cla__take_page_with_room(heap, c, seed);
     if (page == CLA_HEAP_NONE && cla__is_scarce(heap)) page = cla__page_of_others(heap, c, hints, seed);
     if (page == CLA_HEAP_NONE) {
-      page = cla__take_empty_page(heap, seed);
+      page = cla__take_empty_page(heap, c, seed);
       if (page == CLA_HEAP_NONE) page = cla__last_page(heap, c, &is_moving);
       *source = page == CLA_HEAP_NONE ? CLA__NO_PAGE : cla__make_slab(heap, c, page);
     }

@@ -44,10 +44,15 @@ static inline uint cla__earlier_page(CLA_HEAP heap, cla__class c, cla__words hin
   const uint npages = cla__fixed(heap, CLA_HEAP_NPAGES);
   const uint y = four.y < npages ? *cla__page(heap, four.y) : 0u, z = four.z < npages ? *cla__page(heap, four.z) : 0u,
              w = four.w < npages ? *cla__page(heap, four.w) : 0u;
-  if (four.y != page && cla__has_room(y, c.code, c.capacity)) return *place = 1u, four.y;
-  if (four.z != page && cla__has_room(z, c.code, c.capacity)) return *place = 2u, four.z;
-  if (four.w != page && cla__has_room(w, c.code, c.capacity)) return *place = 3u, four.w;
-  return CLA_HEAP_NONE;
+  uint found = CLA_HEAP_NONE;
+  if (four.y != page && cla__has_room(y, c.code, c.capacity)) *place = 1u, found = four.y;
+  else if (four.z != page && cla__has_room(z, c.code, c.capacity)) *place = 2u, found = four.z;
+  else if (four.w != page && cla__has_room(w, c.code, c.capacity)) *place = 3u, found = four.w;
+#if defined(CLA__CPU) /* or it is another thread's by now */
+  if (found != CLA_HEAP_NONE && (cla__is_hinted(heap, c.code, found) || !cla__take_room_bit(heap, c, found)))
+    found = CLA_HEAP_NONE;
+#endif
+  return found;
 }
 
 typedef struct {

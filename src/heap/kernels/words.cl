@@ -19,9 +19,10 @@ static inline uint cla__pick_bit(uint x, uint seed) {
   return cla__nth_bit(x, ((uint)popcount(x) * (seed & 0xffffu)) >> 16);
 }
 #else
+/* One of the set bits, by a place between the lowest and the highest. */
 static inline uint cla__pick_bit(uint x, uint seed) {
-  const uint above = x & (CLA_HEAP_NONE << (seed & 31u));
-  return cla__lowest_bit(above ? above : x);
+  const uint lowest = cla__lowest_bit(x), width = 32u - clz(x) - lowest;
+  return cla__lowest_bit(x & (CLA_HEAP_NONE << (lowest + (width * (seed & 0xffffu) >> 16))));
 }
 #endif
 
