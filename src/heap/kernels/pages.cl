@@ -27,8 +27,8 @@ static bool cla__take_room_bit(CLA_HEAP heap, cla__class c, uint page) {
          cla__has_room(atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT), c.code, c.capacity);
 }
 #else
-#define cla__is_hinted(heap, code, page) false
-#define cla__is_left(heap, code, page)   false
+static inline bool cla__is_hinted(CLA_HEAP heap, uint code, uint page) { return false; }
+static inline bool cla__is_left(CLA_HEAP heap, uint code, uint page) { return false; }
 #endif
 
 /* A page of the class's room bitmap, its bit cleared; NONE if there is none. */
