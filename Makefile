@@ -42,6 +42,8 @@ TEST_SRC := $(wildcard spec/c/*.c)
 BENCH_SRC := $(wildcard examples/bench/*.c)
 C_FILES := $(wildcard src/*.h src/*/*.[ch] spec/c/*.[ch] examples/*/*.[ch])
 
+CL_FILES := $(wildcard src/*/kernels/*.cl spec/c/*/*.cl)
+
 CORE_OBJ = $(CORE_SRC:%.c=$(B)/obj/%.o)
 LUA_OBJ = $(LUA_SRC:%.c=$(B)/obj/%.o)
 TESTS = $(TEST_SRC:spec/c/%.c=$(B)/spec/%)
@@ -216,7 +218,7 @@ TIDY = $(patsubst %.c,$(B)/tidy/%.log,$(filter src/% spec/%,$(filter %.c,$(C_FIL
 
 lint: deps-build-lint
 	$(SAY) LINT clang-format
-	$(DO)clang-format --dry-run -Werror $(C_FILES)
+	$(DO)clang-format --dry-run -Werror $(C_FILES) $(CL_FILES)
 	$(SAY) LINT 'driver calls'
 	$(DO).ci/check-driver-calls
 	$(SAY) LINT luacheck
@@ -235,7 +237,7 @@ $(B)/tidy/%.log: %.c $(filter %.h,$(C_FILES)) .clang-tidy Makefile
 	$(DO)clang-tidy --quiet $< -- $(LANGUAGE) $(LUA_CFLAGS) >$@ 2>&1 || { cat $@; exit 1; }
 
 format: deps-lint
-	clang-format -i $(C_FILES)
+	clang-format -i $(C_FILES) $(CL_FILES)
 
 # ---- Sanitizers ---------------------------------------------------------------------------------
 

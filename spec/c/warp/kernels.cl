@@ -102,7 +102,8 @@ uint NAMED(live)(CLA_HEAP heap, uint nrounds, uint most, uint seed) {
     if (held[k] != 0) {
       is_good &= is_stamped(held[k], sizes[k], get_global_id(0));
       if (what == 0u && round < nrounds) {
-        const uint nbytes = 16u + next(&dice) % most, was = sizes[k], is_small = nbytes <= cla_usable_size(heap, held[k]);
+        const uint nbytes = 16u + next(&dice) % most, was = sizes[k],
+                   is_small = nbytes <= cla_usable_size(heap, held[k]);
         if (!is_small) played_dies(held[k]);
         __global uint *moved = cla_realloc(heap, held[k], nbytes);
         if (moved != 0) {

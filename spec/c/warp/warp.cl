@@ -41,20 +41,20 @@ uint played_max(cla__words at, uint value);
 uint played_xchg(cla__words at, uint value);
 uint played_cmpxchg(cla__words at, uint expected, uint value);
 
-#define atomic_add                         played_add
-#define atomic_sub(at, value)              played_add(at, 0u - (value))
-#define atomic_inc(at)                     played_add(at, 1u)
-#define atomic_and                         played_and
-#define atomic_or                          played_or
-#define atomic_max                         played_max
-#define atomic_xchg                        played_xchg
+#define atomic_add                          played_add
+#define atomic_sub(at, value)               played_add(at, 0u - (value))
+#define atomic_inc(at)                      played_add(at, 1u)
+#define atomic_and                          played_and
+#define atomic_or                           played_or
+#define atomic_max                          played_max
+#define atomic_xchg                         played_xchg
 #define atomic_cmpxchg(at, expected, value) played_cmpxchg(at, expected, value)
 
 uint played_clz(ulong value, uint nbits);
 ulong played_mul_hi(ulong a, ulong b);
 
 #define clz(value)      played_clz(value, 8u * sizeof(value))
-#define popcount(value) (uint)__builtin_popcount(value)
+#define popcount(value) (uint) __builtin_popcount(value)
 #define mul_hi          played_mul_hi
 #define min(a, b)       ((a) < (b) ? (a) : (b))
 #define max(a, b)       ((a) > (b) ? (a) : (b))

@@ -21,8 +21,7 @@ static inline bool cla__is_left(CLA_HEAP heap, uint code, uint page) {
 /* Takes a page with room out of the bitmap; false: another thread did, or it has no room by now. */
 static bool cla__take_room_bit(CLA_HEAP heap, cla__class c, uint page) {
   const uint bit = 1u << (page & 31u);
-  const uint before =
-      cla__map_clear(cla__room_map(heap, c.code), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, bit);
+  const uint before = cla__map_clear(cla__room_map(heap, c.code), cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, bit);
   return (before & bit) != 0u &&
          cla__has_room(atomic_and(cla__page(heap, page), ~CLA_HEAP_ROOM_BIT), c.code, c.capacity);
 }

@@ -89,7 +89,7 @@ static inline uint cla__hints_for(CLA_HEAP heap, cla__class c, uint need) {
 }
 
 #if defined(CLA__WARP) || defined(CLA_HEAP_TEST_CROWDS)
-enum { CLA__POLLS = 256 }; /* reads of a hint, a tenth of a millisecond or two */
+enum { CLA__POLLS = 256 };               /* reads of a hint, a tenth of a millisecond or two */
 #define CLA__SOUGHT (CLA_HEAP_NONE - 1u) /* in a hint: an item is looking for its next page */
 
 /* A crowd that looks for pages gets into its own way in the bitmaps, and ends up all over the heap with a few blocks a

@@ -103,9 +103,7 @@ static inline __global char *cla__payload(CLA_HEAP heap) {
   return (__global char *)heap + ((ulong)cla__fixed(heap, CLA_HEAP_PAYLOAD16) << 4);
 }
 
-static inline cla__words cla__page(CLA_HEAP heap, uint page) {
-  return heap + cla__page_word(page);
-}
+static inline cla__words cla__page(CLA_HEAP heap, uint page) { return heap + cla__page_word(page); }
 
 static inline cla__words cla__block_words(CLA_HEAP heap, uint page) {
   return heap + cla__fixed(heap, CLA_HEAP_BLOCK_MAP) + ((ulong)page << (cla__fixed(heap, CLA_HEAP_PAGE_SHIFT) - 9u));
