@@ -272,7 +272,8 @@ CLA_API cla_status cla_fill(void *dst, const void *pattern, size_t pattern_size,
                             cl_event *out);
 
 enum { CLA_MAP_READ = 1, CLA_MAP_WRITE = 2, CLA_MAP_DISCARD = 4 };
-/* Waits for the stream's earlier commands. While mapped, a freed allocation is kept; it goes back at the last unmap. */
+/* Waits for the stream's earlier commands. While mapped, a freed allocation is kept; it goes back at the last unmap. A map
+ * that is left when its pool closes ends there. */
 CLA_API cla_status cla_map(void *address, size_t nbytes, unsigned flags, void **host);
 CLA_API cla_status cla_unmap(void *address); /* the address given to cla_map; the latest map of it */
 

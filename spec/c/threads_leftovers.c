@@ -168,6 +168,22 @@ static void a_closed_pool_with_a_handle(void) {
   end("a handle to a closed pool");
 }
 
+/* Maps that nobody ended, of live blocks and of one that was freed meanwhile, end with their pool. */
+static void maps_that_are_left(void) {
+  const cla_simulation sim = {.capacity = (uint64_t)1 << 30};
+  cla_pool *p = NULL;
+  void *a[2] = {NULL, NULL}, *host = NULL;
+  CHECK(cla_simulate(&sim, &device) == CLA_OK && cla_pool_create(device, NULL, &p) == CLA_OK);
+  for (int i = 0; i < 2; i++) CHECK(cla_alloc(p, 4096, NULL, &a[i]) == CLA_OK);
+  CHECK(cla_map(a[0], 4096, CLA_MAP_WRITE, &host) == CLA_OK && cla_map(a[0], 0, CLA_MAP_READ, &host) == CLA_OK);
+  CHECK(cla_map((char *)a[1] + 16, 100, CLA_MAP_READ, &host) == CLA_OK && cla_free(a[1]) == CLA_OK);
+  cla_pool_close(p);
+  CHECK(cla_unmap(a[0]) != CLA_OK);
+  cla_pool_release(p);
+  cla_device_release(device);
+  end("maps that are left");
+}
+
 /* ---- The last handle goes on any thread, while others find out what is done ---- */
 
 static pthread_barrier_t start;
@@ -218,6 +234,33 @@ static void on_threads(bool has_stream) {
   }
 }
 
+static void *mapped;
+
+static void *maps(void *arg) {
+  void *host = NULL;
+  (void)arg;
+  pthread_barrier_wait(&start);
+  for (int i = 0; i < ROUNDS; i++)
+    CHECK(cla_map(mapped, 64, CLA_MAP_READ, &host) == CLA_OK && host && cla_unmap(mapped) == CLA_OK);
+  return NULL;
+}
+
+/* Several threads have maps of one address: each ends one, whosever it is. */
+static void maps_of_threads(void) {
+  const cla_simulation sim = {.capacity = (uint64_t)1 << 30};
+  pthread_t threads[THREADS];
+  cla_pool *p = NULL;
+  CHECK(cla_simulate(&sim, &device) == CLA_OK && cla_device_pool(device, &p) == CLA_OK);
+  CHECK(cla_alloc(p, 64, NULL, &mapped) == CLA_OK);
+  pthread_barrier_init(&start, NULL, THREADS);
+  for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, maps, NULL) == 0);
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  pthread_barrier_destroy(&start);
+  CHECK(cla_unmap(mapped) == CLA_E_INVALID && cla_free(mapped) == CLA_OK);
+  cla_device_release(device);
+  end("maps of threads");
+}
+
 int main(void) {
   for (int i = 0; i < 4; i++) {
     a_pool(i & 1, i & 2);
@@ -228,6 +271,8 @@ int main(void) {
   a_block_of_two_streams(0);
   a_block_of_two_streams(1);
   a_closed_pool_with_a_handle();
+  maps_that_are_left();
+  maps_of_threads();
   on_threads(false);
   on_threads(true);
   return check_done("threads_leftovers");

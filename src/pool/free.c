@@ -304,15 +304,16 @@ bool cla_buffer_valid(const cla_buffer *buffer) {
   return valid;
 }
 
-cla_mapping *cla__mapping_at(const void *address, cla_handle *h) {
+cla_mapping *cla__mapping_take(const void *address) {
   cla_segment *g = NULL;
   cla_pool *p = lock_pool_of(address, &g);
   if (!p) return NULL;
   cla_block *b = cla__block_at(p, g, ((uintptr_t)address - g->range.base) >> g->stretch);
   size_t inside = (uintptr_t)address - (uintptr_t)cla__block_address(b);
-  cla_mapping *m = b->maps;
-  while (m && m->offset != inside) m = m->next;
-  if (m) *h = (cla_handle){p, b, b->generation};
+  cla_mapping **link = &b->maps;
+  while (*link && !((*link)->is_by_address && (*link)->offset == inside)) link = &(*link)->next;
+  cla_mapping *m = *link;
+  if (m) *link = m->next;
   cla__unlock(&p->lock);
   return m;
 }

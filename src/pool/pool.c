@@ -241,6 +241,8 @@ void cla_pool_close(cla_pool *p) {
   close_stats(p);
   cla_owner *owners = p->owners;
   p->owners = p->nobody = NULL;
+  cla_mapping *left = p->left_maps;
+  p->left_maps = NULL;
   cla_ring *ring = p->ring;
   p->ring = NULL;
   p->nstreams = 0;
@@ -248,6 +250,7 @@ void cla_pool_close(cla_pool *p) {
   p->closed_owners = owners;
   cla__unlock(&p->lock);
   cla__ring_free(ring);
+  cla__maps_end(left);
 
   wreck *w = malloc(sizeof *w);
   if (w) {

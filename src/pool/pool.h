@@ -200,6 +200,7 @@ struct cla_pool {
   cla_segment *named;    /* that a policy has named last; maybe gone since */
   cla_owner *owners;     /* all, nobody included */
   cla_owner *nobody;
+  cla_mapping *left_maps;   /* of cla_map, when their allocations go with the pool: it ends them */
   cla_owner *closed_owners; /* of a closed pool, without their streams: freed with the last reference */
   cla_owner **by_slot;      /* stream->slot -> owner */
   size_t nslots;
@@ -477,11 +478,14 @@ struct cla_mapping {
   size_t offset, nbytes; /* in the allocation */
   cla_pin pin;
   cla_stream *stream; /* held; the unmap goes there */
+  bool is_by_address; /* of cla_map: in nobody's hands but the block's */
 };
 cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
                     cla_mapping **out);
 cla_status cla__unmap(const cla_handle *h, cla_mapping *m);
-/* The newest map that begins at this address, also of an allocation freed since; NULL: none. */
-cla_mapping *cla__mapping_at(const void *address, cla_handle *h);
+/* Takes the newest map of cla_map that begins at this address, also of an allocation freed since; NULL: none. */
+cla_mapping *cla__mapping_take(const void *address);
+/* The pool is closed, its memory not released yet. */
+void cla__maps_end(cla_mapping *left);
 
 #endif

@@ -158,6 +158,16 @@ static void drop_uses(cla_block *b) {
   b->nuses = 0;
 }
 
+static void leave_maps(cla_pool *p, cla_block *b) {
+  for (cla_mapping *next, *m = b->maps; m; m = next) {
+    next = m->next;
+    if (!m->is_by_address) continue; /* its holder finds it gone */
+    m->next = p->left_maps;
+    p->left_maps = m;
+  }
+  b->maps = NULL;
+}
+
 /* Every block of the segment becomes one free block again, whatever it was: nobody's, in no statistics. */
 void cla__segment_clear(cla_pool *p, cla_segment *g) {
   cla_block *b = g->first; /* there is always one */
@@ -168,7 +178,7 @@ void cla__segment_clear(cla_pool *p, cla_segment *g) {
     free(b->uses);
     b->uses = NULL;
     b->uses_capacity = 0;
-    b->maps = NULL; /* their holders find them gone */
+    leave_maps(p, b);
     b->sub = NULL;
     b->generation = 0;
     b->pins = 0;

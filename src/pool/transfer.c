@@ -415,8 +415,29 @@ cla_status cla__copy(const cla_handle *dst, size_t dst_offset, const cla_handle 
 
 /* ---- Maps ---- */
 
-cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
-                    cla_mapping **out) {
+/* Of a mapping that is in no list; is_there: so is its memory. */
+static cla_status end_mapping(cla_mapping *m, bool is_there) {
+  cla_stream *s = m->stream;
+  cla_status status = CLA_OK;
+  uint64_t number = 0;
+  if (!is_there) {
+    status = cla__error(CLA_E_CLOSED, "the pool of the mapped allocation is closed");
+  } else if (m->nbytes) {
+    cla__stream_before(s);
+    cl_int err = cla__enqueue_unmap(s->device->driver, s->queue, m->pin.mem, m->host, 0, NULL, NULL);
+    if (err) status = cla__driver_error(CLA_CALL_enqueue_unmap, err);
+    else number = cla__stream_after(s);
+    cla__flush(s->device->driver, s->queue);
+  }
+  cla__unpin(&m->pin, s, number);
+  cla__stream_unhold(s);
+  free(m);
+  return status;
+}
+
+/* by_address: NULL, or for the host's address, of a map that is in nobody's hands: any thread may end it from now on. */
+static cla_status map_block(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
+                            void **by_address, cla_mapping **out) {
   cl_map_flags cl_flags = 0;
   if (flags & CLA_MAP_READ) cl_flags |= CL_MAP_READ;
   if (flags & CLA_MAP_WRITE) cl_flags |= CL_MAP_WRITE;
@@ -437,7 +458,7 @@ cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned 
     cla__unpin(&pin, s, 0);
     return status;
   }
-  *m = (cla_mapping){.offset = offset, .nbytes = nbytes, .pin = pin, .stream = s};
+  *m = (cla_mapping){.offset = offset, .nbytes = nbytes, .pin = pin, .stream = s, .is_by_address = by_address != NULL};
   if (nbytes) {
     cl_int err = CL_SUCCESS;
     m->host = cla__enqueue_map(s->device->driver, s->queue, pin.mem, CL_TRUE, cl_flags, pin.offset, nbytes, 0, NULL,
@@ -453,13 +474,19 @@ cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned 
     m->host = m; /* an address of its own; nothing may be read there */
   }
   cla__stream_hold(s);
+  if (by_address) *by_address = m->host;
+  else *out = m;
   cla_pool *p = h->pool;
   cla__lock(&p->lock);
-  m->next = h->block->maps;
-  h->block->maps = m;
+  const bool is_closed = p->is_closed; /* by now: whoever holds the map is told at its end */
+  if (!is_closed) m->next = h->block->maps, h->block->maps = m;
   cla__unlock(&p->lock);
-  *out = m;
-  return CLA_OK;
+  return is_closed && by_address ? end_mapping(m, false) : CLA_OK;
+}
+
+cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
+                    cla_mapping **out) {
+  return map_block(h, offset, nbytes, flags, s, NULL, out);
 }
 
 /* Takes the mapping out of its block's list: false when it is not there any more. */
@@ -473,23 +500,16 @@ static bool unlist(cla_pool *p, cla_block *b, const cla_mapping *m) {
   return found;
 }
 
-cla_status cla__unmap(const cla_handle *h, cla_mapping *m) {
-  cla_stream *s = m->stream;
-  cla_status status = CLA_OK;
-  uint64_t number = 0;
-  if (!unlist(h->pool, h->block, m)) {
-    status = cla__error(CLA_E_CLOSED, "unmap: the pool of the mapped allocation is closed");
-  } else if (m->nbytes) {
-    cla__stream_before(s);
-    cl_int err = cla__enqueue_unmap(s->device->driver, s->queue, m->pin.mem, m->host, 0, NULL, NULL);
-    if (err) status = cla__driver_error(CLA_CALL_enqueue_unmap, err);
-    else number = cla__stream_after(s);
-    cla__flush(s->device->driver, s->queue);
+cla_status cla__unmap(const cla_handle *h, cla_mapping *m) { return end_mapping(m, unlist(h->pool, h->block, m)); }
+
+void cla__maps_end(cla_mapping *left) {
+  cla_error_memo memo;
+  cla__error_keep(&memo);
+  for (cla_mapping *next; left; left = next) {
+    next = left->next;
+    end_mapping(left, true);
   }
-  cla__unpin(&m->pin, s, number);
-  cla__stream_unhold(s);
-  free(m);
-  return status;
+  cla__error_restore(&memo);
 }
 
 cla_status cla_map(void *address, size_t nbytes, unsigned flags, void **host) {
@@ -497,23 +517,18 @@ cla_status cla_map(void *address, size_t nbytes, unsigned flags, void **host) {
   size_t offset;
   cla_device *d = NULL;
   cla_stream *s = NULL;
-  cla_mapping *m = NULL;
   cla_status status = cla__alive();
   if (!status && !host) status = cla__error(CLA_E_INVALID, "map: no place for the host address");
   if (!status) status = cla__handle_of(address, &h, &offset);
   if (!status) status = cla__current_for(h.pool->device, &d, &s);
-  if (!status) status = cla__map(&h, offset, nbytes, flags, s, &m);
-  if (!status) *host = m->host;
-  return status;
+  return status ? status : map_block(&h, offset, nbytes, flags, s, host, NULL);
 }
 
 cla_status cla_unmap(void *address) {
-  cla_handle h;
-  cla_status status = cla__alive();
-  cla_mapping *m = NULL;
-  if (!status) m = cla__mapping_at(address, &h);
+  const cla_status status = cla__alive();
   if (status) return status;
-  return m ? cla__unmap(&h, m) : cla__error(CLA_E_INVALID, "unmap: address %p is not mapped", address);
+  cla_mapping *m = cla__mapping_take(address);
+  return m ? end_mapping(m, true) : cla__error(CLA_E_INVALID, "unmap: address %p is not mapped", address);
 }
 
 /* ---- Public copies ---- */
