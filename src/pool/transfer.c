@@ -514,7 +514,7 @@ void cla__maps_end(cla_mapping *left) {
 
 cla_status cla_map(void *address, size_t nbytes, unsigned flags, void **host) {
   cla_handle h;
-  size_t offset;
+  size_t offset = 0;
   cla_device *d = NULL;
   cla_stream *s = NULL;
   cla_status status = cla__alive();
