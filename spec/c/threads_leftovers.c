@@ -261,6 +261,39 @@ static void maps_of_threads(void) {
   end("maps of threads");
 }
 
+static void *fills(void *arg) {
+  cla_status status = CLA_OK;
+  (void)arg;
+  pthread_barrier_wait(&start);
+  for (int i = 0; i < ROUNDS && !status; i++) {
+    void *host = NULL;
+    status = i % 4 ? cla_fill(mapped, "x", 1, 4096, NULL, NULL) : cla_map(mapped, 64, CLA_MAP_READ, &host);
+    if (i % 4 == 0 && !status) cla_unmap(mapped);
+  }
+  CHECK(status == CLA_OK || status == CLA_E_CLOSED || status == CLA_E_FREED);
+  return NULL;
+}
+
+/* A pool is closed while other threads enqueue commands on its memory. */
+static void closed_under_way(void) {
+  const cla_simulation sim = {.capacity = (uint64_t)1 << 30};
+  for (int round = 0; round < ROUNDS; round++) {
+    pthread_t threads[THREADS];
+    cla_pool *p = NULL;
+    CHECK(cla_simulate(&sim, &device) == CLA_OK && cla_pool_create(device, NULL, &p) == CLA_OK);
+    CHECK(cla_alloc(p, 4096, NULL, &mapped) == CLA_OK);
+    pthread_barrier_init(&start, NULL, THREADS + 1);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, fills, NULL) == 0);
+    pthread_barrier_wait(&start);
+    cla_pool_close(p);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&start);
+    cla_pool_release(p);
+    cla_device_release(device);
+    end("closed under way");
+  }
+}
+
 int main(void) {
   for (int i = 0; i < 4; i++) {
     a_pool(i & 1, i & 2);
@@ -273,6 +306,7 @@ int main(void) {
   a_closed_pool_with_a_handle();
   maps_that_are_left();
   maps_of_threads();
+  closed_under_way();
   on_threads(false);
   on_threads(true);
   return check_done("threads_leftovers");

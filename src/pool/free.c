@@ -313,7 +313,11 @@ cla_mapping *cla__mapping_take(const void *address) {
   cla_mapping **link = &b->maps;
   while (*link && !((*link)->is_by_address && (*link)->offset == inside)) link = &(*link)->next;
   cla_mapping *m = *link;
-  if (m) *link = m->next;
+  if (m) {
+    *link = m->next;
+    m->pin.is_call = true;
+    cla__call_begin(p);
+  }
   cla__unlock(&p->lock);
   return m;
 }

@@ -1,4 +1,5 @@
 /* A pool's life: made, shared, closed while commands still use its memory, recycled. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,6 +217,47 @@ static void wreck_sink(void *arg) {
   free(w);
 }
 
+/* The wreck waits for the commands, or this does, when there is no host memory for that. */
+static void wait_for(wreck *w, cla_stream *s, uint64_t number) {
+  if (cla__stream_done(s, number)) return;
+  atomic_fetch_add(&w->waiting, 1);
+  if (!cla__stream_defer(s, number, wreck_sink, w)) return;
+  atomic_fetch_sub(&w->waiting, 1);
+  cla__stream_wait(s, number);
+}
+
+void cla__call_begin(cla_pool *p) {
+  p->ncalls++;
+  atomic_fetch_add(&p->refs, 1);
+}
+
+void cla__call_end(cla_pool *p, cla_stream *s, uint64_t number) {
+  cla__lock(&p->lock);
+  wreck *w = p->wreck; /* stays while this call does */
+  if (w && number) {
+    cla__unlock(&p->lock);
+    wait_for(w, s, number);
+    cla__lock(&p->lock);
+  }
+  const bool is_last = --p->ncalls == 0;
+  w = is_last ? p->wreck : NULL;
+  if (is_last) p->wreck = NULL;
+  cla__unlock(&p->lock);
+  if (w) wreck_sink(w);
+  cla__pool_unref(p);
+}
+
+/* Without host memory for a wreck the closing thread waits itself. */
+static void wait_for_calls(cla_pool *p) {
+  cla__lock(&p->lock);
+  while (p->ncalls) {
+    cla__unlock(&p->lock);
+    sched_yield();
+    cla__lock(&p->lock);
+  }
+  cla__unlock(&p->lock);
+}
+
 static void close_stats(cla_pool *p) {
   p->stats.active_blocks = p->stats.held_blocks = 0;
   p->stats.active_bytes = p->stats.requested_bytes = p->stats.held_bytes = 0;
@@ -253,19 +295,19 @@ void cla_pool_close(cla_pool *p) {
   cla__maps_end(left);
 
   wreck *w = malloc(sizeof *w);
+  if (!w) wait_for_calls(p);
   if (w) {
     *w = (wreck){.device = p->device, .pool = p, .chain = chain};
     atomic_init(&w->waiting, 1);
+    cla__lock(&p->lock);
+    if (p->ncalls) p->wreck = w, atomic_fetch_add(&w->waiting, 1);
+    cla__unlock(&p->lock);
   }
   for (cla_owner *o = owners; o; o = o->next) {
     if (!o->stream) continue;
     uint64_t number = cla__stream_submitted(o->stream);
-    if (cla__stream_done(o->stream, number)) continue;
-    if (w) atomic_fetch_add(&w->waiting, 1);
-    if (!w || cla__stream_defer(o->stream, number, wreck_sink, w)) {
-      if (w) atomic_fetch_sub(&w->waiting, 1);
-      cla__stream_wait(o->stream, number); /* no host memory to wait later */
-    }
+    if (w) wait_for(w, o->stream, number);
+    else cla__stream_wait(o->stream, number);
   }
   /* Calls of other threads may be under way, outside the lock, and hold on to owners, but not to their streams. */
   for (cla_owner *o = owners; o; o = o->next) {

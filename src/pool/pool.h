@@ -200,6 +200,8 @@ struct cla_pool {
   cla_segment *named;    /* that a policy has named last; maybe gone since */
   cla_owner *owners;     /* all, nobody included */
   cla_owner *nobody;
+  unsigned ncalls;          /* commands being enqueued: a closed pool's memory goes when the last of them is out */
+  struct wreck *wreck;      /* closed: what that one lets go */
   cla_mapping *left_maps;   /* of cla_map, when their allocations go with the pool: it ends them */
   cla_owner *closed_owners; /* of a closed pool, without their streams: freed with the last reference */
   cla_owner **by_slot;      /* stream->slot -> owner */
@@ -442,6 +444,7 @@ typedef struct cla_pin {
   cla_sub *sub; /* pinned too; NULL: mem is the segment's */
   cl_mem mem;
   size_t offset; /* to add in the command */
+  bool is_call;  /* of a command being enqueued; a map that stands is none */
 } cla_pin;
 
 /* [offset, offset + nbytes) of the allocation. `for_kernel`: mem begins at the offset exactly, or the call is refused
@@ -487,5 +490,10 @@ cla_status cla__unmap(const cla_handle *h, cla_mapping *m);
 cla_mapping *cla__mapping_take(const void *address);
 /* The pool is closed, its memory not released yet. */
 void cla__maps_end(cla_mapping *left);
+
+/* Between them the pool may be closed, and keeps its memory. The first with the lock, the second without; `number` of the
+ * stream's commands (0: none) use the memory. */
+void cla__call_begin(cla_pool *p);
+void cla__call_end(cla_pool *p, cla_stream *s, uint64_t number);
 
 #endif

@@ -210,7 +210,13 @@ static cla_status make_new(cla_pool *p, cla_block *b, size_t offset, size_t size
     free(fresh);
     return cla__driver_error(CLA_CALL_create_sub_buffer, err);
   }
-  cla_sub *known = find(g, offset, size); /* another thread may have been quicker */
+  cla_sub *known = p->is_closed ? NULL : find(g, offset, size); /* another thread may have been quicker */
+  if (p->is_closed) {                                           /* the block is none any more */
+    cla__unlock(&p->lock);
+    cla__subs_release(p->device->driver, fresh);
+    cla__lock(&p->lock);
+    return cla__error(CLA_E_CLOSED, "the pool is closed");
+  }
   if (!known) insert(g, fresh);
   *out = use(g, b, known ? known : fresh);
   if (known) {
@@ -228,9 +234,10 @@ static cla_status make(cla_pool *p, cla_block *b, size_t offset, size_t size, cl
   cla__unlock(&p->lock);
   pthread_mutex_lock(&p->device->subs_lock);
   cla__lock(&p->lock);
-  cla_sub *known = find(b->segment, offset, size);
+  cla_status status = cla__pool_live(p);
+  cla_sub *known = status ? NULL : find(b->segment, offset, size);
   if (known) *out = use(b->segment, b, known);
-  cla_status status = known ? CLA_OK : make_new(p, b, offset, size, out);
+  if (!status && !known) status = make_new(p, b, offset, size, out);
   pthread_mutex_unlock(&p->device->subs_lock);
   return status;
 }

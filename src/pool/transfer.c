@@ -28,6 +28,7 @@ cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_
   cla_pool *p = h->pool;
   cla_block *b = h->block;
   cla__lock(&p->lock);
+  cla__call_begin(p);
   cla_status status = cla__handle_check_locked(h);
   if (!status) status = check_range(b, offset, nbytes);
   const bool is_part =
@@ -42,17 +43,19 @@ cla_status cla__pin(const cla_handle *h, size_t offset, size_t nbytes, bool for_
     const bool takes_parent = !for_kernel && p->device->subs_are_ordered;
     if (takes_parent) out->mem = g->mem, out->sub = NULL;
     else status = cla__sub_get(p, b, start, size, &out->sub, &out->mem);
-    if (status) {
+    if (status && !p->is_closed) {
       g->pins--;
       b->pins--;
       if (b->state == CLA_HELD) cla__pool_settle(p, b);
-    } else {
+    } else if (!status) {
       atomic_fetch_add(&p->refs, 1);
+      out->is_call = true;
       out->handle = *h;
       out->offset = for_kernel ? 0 : takes_parent ? b->offset + offset : offset;
     }
   }
   cla__unlock(&p->lock);
+  if (status) cla__call_end(p, NULL, 0);
   return status;
 }
 
@@ -76,7 +79,11 @@ void cla__unpin(const cla_pin *pin, cla_stream *s, uint64_t number) {
     b->segment->pins--;
     if (b->state == CLA_HELD) cla__pool_settle(p, b);
   }
+  const bool is_over = pin->is_call && !p->wreck; /* the usual end, without another turn of the lock */
+  if (is_over) p->ncalls--;
   cla__unlock(&p->lock);
+  if (is_over) cla__pool_unref(p);
+  else if (pin->is_call) cla__call_end(p, s, number);
   cla__pool_unref(p);
 }
 
@@ -480,8 +487,11 @@ static cla_status map_block(const cla_handle *h, size_t offset, size_t nbytes, u
   cla__lock(&p->lock);
   const bool is_closed = p->is_closed; /* by now: whoever holds the map is told at its end */
   if (!is_closed) m->next = h->block->maps, h->block->maps = m;
+  m->pin.is_call = is_closed && by_address;
   cla__unlock(&p->lock);
-  return is_closed && by_address ? end_mapping(m, false) : CLA_OK;
+  if (is_closed && by_address) return end_mapping(m, false);
+  cla__call_end(p, NULL, 0);
+  return CLA_OK;
 }
 
 cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
@@ -490,12 +500,16 @@ cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned 
 }
 
 /* Takes the mapping out of its block's list: false when it is not there any more. */
-static bool unlist(cla_pool *p, cla_block *b, const cla_mapping *m) {
+static bool unlist(cla_pool *p, cla_block *b, cla_mapping *m) {
   cla__lock(&p->lock);
   cla_mapping **link = &b->maps;
   while (*link && *link != m) link = &(*link)->next;
   bool found = *link != NULL;
-  if (found) *link = m->next;
+  if (found) {
+    *link = m->next;
+    m->pin.is_call = true;
+    cla__call_begin(p);
+  }
   cla__unlock(&p->lock);
   return found;
 }
