@@ -69,7 +69,7 @@ static struct play {
   uint32_t nlanes, now; /* now: the lane that runs */
   schedule schedule;
   uint64_t dice;
-  uint64_t natomics, nsteps;
+  uint64_t nsteps;
   void (*body)(void);
 } play;
 
@@ -192,7 +192,7 @@ static void start(lane *l) {
 
 /* Runs the body in so many lanes to its end; false: some wait for ever. */
 static bool perform(void (*body)(void), uint32_t nlanes, uint32_t seed) {
-  play.body = body, play.nlanes = nlanes, play.dice = seed * UINT64_C(0x9E3779B97F4A7C15), play.natomics = 0;
+  play.body = body, play.nlanes = nlanes, play.dice = seed * UINT64_C(0x9E3779B97F4A7C15);
   play.schedule = (schedule)(seed % SCHEDULES), play.nsteps = 0;
   for (uint32_t i = 0; i < LANES_MOST; i++) play.lanes[i].state = DONE;
   for (uint32_t i = 0; i < nlanes; i++) start(&play.lanes[i]);
@@ -254,11 +254,9 @@ uint32_t played_value_of_lane(uint32_t lanes, uint32_t value, uint32_t from) {
   return meet(VALUE_OF, lanes, value, from);
 }
 
-static void begin_atomic(void) { play.natomics++, maybe_pause(); }
-
 #define ATOMIC(name, change)                             \
   uint32_t name(volatile uint32_t *at, uint32_t value) { \
-    begin_atomic();                                      \
+    maybe_pause();                                       \
     const uint32_t was = *at;                            \
     *at = (change);                                      \
     return was;                                          \
@@ -270,7 +268,7 @@ ATOMIC(played_max, was > value ? was : value)
 ATOMIC(played_xchg, value)
 
 uint32_t played_cmpxchg(volatile uint32_t *at, uint32_t expected, uint32_t value) {
-  begin_atomic();
+  maybe_pause();
   const uint32_t was = *at;
   if (was == expected) *at = value;
   return was;

@@ -313,11 +313,7 @@ cla_mapping *cla__mapping_take(const void *address) {
   cla_mapping **link = &b->maps;
   while (*link && !((*link)->is_by_address && (*link)->offset == inside)) link = &(*link)->next;
   cla_mapping *m = *link;
-  if (m) {
-    *link = m->next;
-    m->pin.is_call = true;
-    cla__call_begin(p);
-  }
+  if (m) cla__mapping_unlist(p, link);
   cla__unlock(&p->lock);
   return m;
 }

@@ -486,6 +486,8 @@ struct cla_mapping {
 cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned flags, cla_stream *s,
                     cla_mapping **out);
 cla_status cla__unmap(const cla_handle *h, cla_mapping *m);
+/* Out of its block's list; its unmap is under way from now on. With the lock. */
+void cla__mapping_unlist(cla_pool *p, cla_mapping **link);
 /* Takes the newest map of cla_map that begins at this address, also of an allocation freed since; NULL: none. */
 cla_mapping *cla__mapping_take(const void *address);
 /* The pool is closed, its memory not released yet. */

@@ -499,17 +499,19 @@ cla_status cla__map(const cla_handle *h, size_t offset, size_t nbytes, unsigned 
   return map_block(h, offset, nbytes, flags, s, NULL, out);
 }
 
+void cla__mapping_unlist(cla_pool *p, cla_mapping **link) {
+  (*link)->pin.is_call = true;
+  *link = (*link)->next;
+  cla__call_begin(p);
+}
+
 /* Takes the mapping out of its block's list: false when it is not there any more. */
-static bool unlist(cla_pool *p, cla_block *b, cla_mapping *m) {
+static bool unlist(cla_pool *p, cla_block *b, const cla_mapping *m) {
   cla__lock(&p->lock);
   cla_mapping **link = &b->maps;
   while (*link && *link != m) link = &(*link)->next;
   bool found = *link != NULL;
-  if (found) {
-    *link = m->next;
-    m->pin.is_call = true;
-    cla__call_begin(p);
-  }
+  if (found) cla__mapping_unlist(p, link);
   cla__unlock(&p->lock);
   return found;
 }
