@@ -30,9 +30,14 @@ static const char KERNELS[] = SOURCE(
     if (i < n) blocks[i] = (ulong)cla_malloc(heap, 1u + (r >> 4) % 8192u);
   }
 
-  kernel void give(CLA_HEAP heap, global const ulong *blocks, uint n, uint step) {
+  kernel void permute(global const ulong *from, global ulong *to, uint n, uint step) {
     const uint i = get_global_id(0);
-    if (i < n) cla_free(heap, (global void *)blocks[(uint)((ulong)i * step % n)]);
+    if (i < n) to[i] = from[(uint)((ulong)i * step % n)];
+  }
+
+  kernel void give(CLA_HEAP heap, global const ulong *blocks, uint n) {
+    const uint i = get_global_id(0);
+    if (i < n) cla_free(heap, (global void *)blocks[i]);
   }
 
   kernel void stamp(global const ulong *blocks, uint n, uint size, uint is_check, global uint *bad) {
@@ -64,7 +69,7 @@ static const char KERNELS[] = SOURCE(
 /* clang-format on */
 
 static world w;
-static cl_mem blocks, bad;
+static cl_mem blocks, permuted, bad;
 static int failures;
 
 static double take(heap *h, cl_uint n, cl_uint size) {
@@ -74,9 +79,15 @@ static double take(heap *h, cl_uint n, cl_uint size) {
   return 1000 * run(&l, n, GROUP);
 }
 
-static double give(heap *h, cl_uint n, cl_uint step) {
+static void permute(cl_uint n) {
+  launch l = launch_of(&w, "permute");
+  give_mem(&l, blocks), give_mem(&l, permuted), give_uint(&l, n), give_uint(&l, 7919);
+  run(&l, n, GROUP);
+}
+
+static double give(heap *h, cl_mem which, cl_uint n) {
   launch l = launch_of(&w, "give");
-  give_mem(&l, h->memory), give_mem(&l, blocks), give_uint(&l, n), give_uint(&l, step);
+  give_mem(&l, h->memory), give_mem(&l, which), give_uint(&l, n);
   return 1000 * run(&l, n, GROUP);
 }
 
@@ -102,24 +113,25 @@ static void none_bad(const char *what, cl_uint n, cl_uint size) {
 
 static double least(double a, double b) { return a < b ? a : b; }
 
-static void cell(heap *h, cl_uint n, cl_uint size, cl_uint step) {
+static void cell(heap *h, cl_uint n, cl_uint size, bool is_permuted) {
   double cold = 0, taking = 1e12, giving = 1e12, churning = 0;
   for (int i = 0; i < 4; i++) {
     const double a = take(h, n, size);
     stamp(n, size, 0);
     stamp(n, size, 1);
-    const double b = give(h, n, step);
+    if (is_permuted) permute(n);
+    const double b = give(h, is_permuted ? permuted : blocks, n);
     if (i == 0) cold = a;
     else taking = least(taking, a), giving = least(giving, b);
   }
   none_bad("blocks", n, size);
-  if (size && n <= 100000 && step == 1) {
+  if (size && n <= 100000 && !is_permuted) {
     churning = churn(h, n, size);
     churning = least(churning, churn(h, n, size));
     none_bad("churn", n, size);
   }
   printf("cell %llu %u %u %.2f %.2f %.2f %.2f%s\n", (unsigned long long)(h->plan.limit_bytes >> 20), n, size, taking,
-         giving, churning, cold, step == 1 ? "" : " permuted");
+         giving, churning, cold, is_permuted ? " permuted" : "");
   fflush(stdout);
 }
 
@@ -144,7 +156,8 @@ int main(int argc, char **argv) {
   if (argc < 2 || !world_open(&w, KERNELS, is_nvidia ? "-cl-std=CL1.2 -cl-nv-maxrregcount=64" : "-cl-std=CL1.2"))
     return 2;
   const uint64_t limit = strtoull(argv[1], NULL, 10) << 20;
-  blocks = world_buffer(&w, sizeof(cl_ulong) * MOST), bad = world_buffer(&w, 8);
+  blocks = world_buffer(&w, sizeof(cl_ulong) * MOST), permuted = world_buffer(&w, sizeof(cl_ulong) * MOST);
+  bad = world_buffer(&w, 8);
   world_fill(&w, bad, 0, 0, 8);
   heap h = heap_make_with(&w, limit, argc > 2 && strstr(argv[2], "count") ? CLA_HEAP_COUNT : 0, false);
   double making = 1e12;
@@ -166,24 +179,25 @@ int main(int argc, char **argv) {
     printf("nothing %u %.2f\n", numbers[i], best);
   }
   printf("cold %.2f\n", take(&h, 1000000, 64));
-  give(&h, 1000000, 1);
+  give(&h, blocks, 1000000);
   for (int i = 0; i < 4; i++)
     for (int k = 0; k < 6; k++)
       if ((uint64_t)numbers[i] * sizes[k] <= limit * 8 / 10 && (uint64_t)numbers[i] * sizes[k] < UINT64_C(2200) << 20)
-        cell(&h, numbers[i], sizes[k], 1);
+        cell(&h, numbers[i], sizes[k], false);
   for (int k = 1; k < 4; k++) {
-    cell(&h, 100000, sizes[k], 7919);
-    if ((uint64_t)1000000 * sizes[k] <= limit * 8 / 10) cell(&h, 1000000, sizes[k], 7919);
+    cell(&h, 100000, sizes[k], true);
+    if ((uint64_t)1000000 * sizes[k] <= limit * 8 / 10) cell(&h, 1000000, sizes[k], true);
   }
   if (limit >= UINT64_C(1) << 30) {
-    cell(&h, 100000, 0, 1), cell(&h, 100000, 0, 7919), cell(&h, 100000, 8192, 7919);
-    cell(&h, limit < UINT64_C(6) << 30 ? 150000 : 1000000, 0, 1); /* half of 8 GiB, six tenths of 1 GiB */
+    cell(&h, 100000, 0, false), cell(&h, 100000, 0, true), cell(&h, 100000, 8192, true);
+    cell(&h, limit < UINT64_C(6) << 30 ? 150000 : 1000000, 0, false); /* half of 8 GiB, six tenths of 1 GiB */
   }
   cla__heap_tally tally;
   if (!heap_audit(&h, &tally) || tally.live_blocks)
     failures++, printf("FAILED audit: %llu live\n", (unsigned long long)tally.live_blocks);
   failing(&h);
   OK(clReleaseMemObject(blocks));
+  OK(clReleaseMemObject(permuted));
   OK(clReleaseMemObject(bad));
   heap_close(&h);
   world_close(&w);

@@ -528,9 +528,7 @@ static void test_crowded_runs(void) {
 /* Random sizes until nine tenths of the heap are live (a GPU's crowd spreads over more pages), and back to nothing. */
 static void test_mixed_fill(void) {
   const uint64_t limit = w.is_slow ? (1 << 20) + 1 : 8 << 20,
-                 percent = w.is_slow       ? 80
-                           : w.kind.is_gpu ? 85
-                                           : 90; /* the slow one's pages hold 400 bytes */
+                 percent = w.is_slow ? 80 : 90; /* the slow one's pages hold 400 bytes */
   heap h = heap_make(&w, limit);
   for (cl_uint i = 0; i < (w.is_slow ? 1 : 10); i++) {
     cla__heap_tally tally;

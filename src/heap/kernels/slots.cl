@@ -82,8 +82,8 @@ static inline __global void *cla__malloc_slot(CLA_HEAP heap, ulong nbytes, uint 
 /* The lanes whose blocks share a word of the bitmap act together. */
 static inline bool cla__give_slot(CLA_HEAP heap, cla__class c, uint page, uint index) {
   const uint word = (page << (cla__fixed(heap, CLA_HEAP_PAGE_SHIFT) - 9u)) + (index >> 5), bit = 1u << (index & 31u);
-  const cla__team team = cla__team_of(word);
-  const uint bits = cla__or_of_lanes(team.lanes, bit);
+  const cla__team team = cla__team_of_neighbours(word);
+  const uint bits = team.count > 1u ? cla__or_of_lanes(team.lanes, bit) : bit;
   uint before = 0;
   if (team.lane == team.leader) {
     before = atomic_and((cla__words)heap + cla__fixed(heap, CLA_HEAP_BLOCK_MAP) + word, ~bits);
@@ -93,7 +93,7 @@ static inline bool cla__give_slot(CLA_HEAP heap, cla__class c, uint page, uint i
       cla__count_blocks(heap, CLA_HEAP_SHARD_FREES, n, (ulong)n * c.size, cla__slot());
     }
   }
-  before = cla__from(team, before, team.leader);
+  if (team.count > 1u) before = cla__from(team, before, team.leader);
   if ((uint)popcount(bits) != team.count && cla__is_repeated(team, bit)) return false;
   return (before & bit) != 0u;
 }
