@@ -4,7 +4,8 @@
  *
  * One item a block, groups of 256, malloc and free in kernels of their own, best of three after one; churn: ten rounds of malloc,
  * write, free in one kernel, best of two. A line with FAILED, and status 1, if blocks are missing or overwritten.
- * "count": with counting; "nv": at most 64 registers an item, an option of NVIDIA's compiler.
+ * "steady N SIZE least median most": mallocs of 40 such rounds. "count": with counting; "nv": at most 64 registers an item, an
+ * option of NVIDIA's compiler.
  *
  *   heap_gpu HEAP_MIB [count,nv] */
 #include "../../spec/c/heap_world.h"
@@ -135,6 +136,25 @@ static void cell(heap *h, cl_uint n, cl_uint size, bool is_permuted) {
   fflush(stdout);
 }
 
+/* Again and again the same blocks, freed in order and in permuted order: what a round takes at least, in the middle and at
+ * most. */
+static void steady(heap *h, cl_uint n, cl_uint size) {
+  enum { ROUNDS = 40 };
+  double taking[ROUNDS];
+  for (int i = -1; i < ROUNDS; i++) { /* the first one is cold */
+    const double a = take(h, n, size);
+    if (i >= 0) taking[i] = a;
+    stamp(n, size, 0);
+    stamp(n, size, 1);
+    if (i % 3) permute(n);
+    give(h, i % 3 ? permuted : blocks, n);
+  }
+  none_bad("blocks", n, size);
+  const double median = bench_median(taking, ROUNDS);
+  printf("steady %u %u %.2f %.2f %.2f\n", n, size, taking[0], median, taking[ROUNDS - 1]);
+  fflush(stdout);
+}
+
 static void failing(heap *h) {
   const cl_uint size = 8192, fits = (cl_uint)(h->plan.payload_bytes / size);
   cl_mem kept = blocks;
@@ -190,6 +210,7 @@ int main(int argc, char **argv) {
   }
   if (limit >= UINT64_C(1) << 30) {
     cell(&h, 100000, 0, false), cell(&h, 100000, 0, true), cell(&h, 100000, 8192, true);
+    steady(&h, 100000, 8192), steady(&h, 100000, 0);
     cell(&h, limit < UINT64_C(6) << 30 ? 150000 : 1000000, 0, false); /* half of 8 GiB, six tenths of 1 GiB */
   }
   cla__heap_tally tally;

@@ -56,6 +56,7 @@ for text in output_of(("%s/bench/heap_gpu %s '%s'"):format(build, heap_mib, opti
       against(ours[2], peer[2]), against(ours[3], peer[3]), tonumber(cold), rest))
   else
     print((text:gsub("^making", "making the heap:"):gsub("^nothing", "empty kernel, items:")
+      :gsub("^steady (%d+) (%d+)", "malloc, 40 rounds of %1 x %2, least, median, most:"):gsub(" x 0,", " x any,")
       :gsub("^cold", "first malloc of 1000000 x 64:"):gsub("^failing", "100000 mallocs that fail:")))
   end
 end

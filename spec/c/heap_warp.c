@@ -67,9 +67,10 @@ static struct play {
   ucontext_t director;
   lane lanes[LANES_MOST];
   uint32_t nlanes, now; /* now: the lane that runs */
+  uint32_t first_warp;
   schedule schedule;
   uint64_t dice;
-  uint64_t nsteps;
+  uint64_t nsteps, naccesses; /* accesses: to shared words */
   void (*body)(void);
 } play;
 
@@ -83,6 +84,7 @@ static void pause_lane(void) { swapcontext(&play.lanes[play.now].context, &play.
 
 /* TOGETHER: lanes of a warp go on until they meet, as on a GPU that has no reason to part them. */
 static void maybe_pause(void) {
+  play.naccesses++;
   if (play.schedule == BY_RANK ? draw(64) == 0 : draw(play.schedule == TOGETHER ? 16 : 3) == 0) pause_lane();
 }
 
@@ -193,7 +195,7 @@ static void start(lane *l) {
 /* Runs the body in so many lanes to its end; false: some wait for ever. */
 static bool perform(void (*body)(void), uint32_t nlanes, uint32_t seed) {
   play.body = body, play.nlanes = nlanes, play.dice = seed * UINT64_C(0x9E3779B97F4A7C15);
-  play.schedule = (schedule)(seed % SCHEDULES), play.nsteps = 0;
+  play.schedule = (schedule)(seed % SCHEDULES), play.nsteps = 0, play.naccesses = 0;
   for (uint32_t i = 0; i < LANES_MOST; i++) play.lanes[i].state = DONE;
   for (uint32_t i = 0; i < nlanes; i++) start(&play.lanes[i]);
   for (;;) {
@@ -235,7 +237,7 @@ void played_born(uint32_t *heap, char *block, uint64_t nbytes);
 void played_dies(char *block);
 
 uint32_t played_lane(void) { return play.now % WARP; }
-uint32_t played_warp_number(void) { return play.now / WARP; }
+uint32_t played_warp_number(void) { return play.first_warp + play.now / WARP; }
 uint32_t played_item(void) { return play.now; }
 uint32_t played_nitems(void) { return play.nlanes; }
 
@@ -304,13 +306,11 @@ void begin_instrumented(void) {}
 
 /* ---- a heap ---- */
 
-enum { GRAINS_MOST = 1 << 16 };
-
 static struct {
   cla__heap_plan plan;
   uint32_t *words;
   char *payload;
-  uint32_t owner[GRAINS_MOST]; /* of each 16 bytes of payload: 0, or 1 + the block's first */
+  uint32_t *owner; /* of each 16 bytes of payload: 0, or 1 + the block's first */
   void *blocks[LANES_MOST];
   uint32_t sizes[LANES_MOST];
   uint32_t nblocks, ngood, a, b, c;
@@ -324,7 +324,7 @@ static void heap_open(uint64_t limit, uint32_t compute_units) {
   uint32_t control[CLA_HEAP_CONTROL_WORDS];
   memset(&h, 0, sizeof h);
   CHECK(cla__heap_plan_make(limit, &kind, CLA_HEAP_COUNT | CLA_HEAP_PEAK, false, &h.plan));
-  CHECK(h.plan.payload_bytes <= 16 * GRAINS_MOST);
+  h.owner = calloc(h.plan.payload_bytes / 16 + 1, sizeof *h.owner);
   const size_t page = (size_t)1 << h.plan.page_shift;
   const size_t align = page > 4096 ? page : 4096;
   h.words = aligned_alloc(align, (h.plan.total_bytes + align - 1) & ~(align - 1));
@@ -338,7 +338,7 @@ static void heap_open(uint64_t limit, uint32_t compute_units) {
   h.payload = (char *)h.words + payload;
 }
 
-static void heap_done(void) { free(h.words); }
+static void heap_done(void) { free(h.owner), free(h.words); }
 
 static bool heap_is(uint64_t nlive) {
   cla__heap_tally tally;
@@ -360,7 +360,7 @@ void played_born(uint32_t *heap, char *block, uint64_t nbytes) {
 void played_dies(char *block) {
   const size_t first = (size_t)(block - h.payload) / 16;
   CHECK(h.owner[first] == first + 1);
-  for (size_t i = first; i < GRAINS_MOST && h.owner[i] == first + 1; i++) h.owner[i] = 0;
+  for (size_t i = first; i < h.plan.payload_bytes / 16 && h.owner[i] == first + 1; i++) h.owner[i] = 0;
   h.nblocks--;
 }
 
@@ -505,8 +505,37 @@ static void test_apart(uint32_t seed) {
   heap_done();
 }
 
+/* Warps that free their pages and fill them again leave bits in the bitmaps that are no longer true. One that has no page
+ * yet does not go through all of them. */
+static void test_old_bits(uint32_t seed) {
+  if (under_test != &warp || seed % 50 != 1) return;
+  heap_open(UINT64_C(32) << 20, 16);
+  enum { AT_ONCE = LANES_MOST / WARP, NTIMES = 64, NWARPS = AT_ONCE * NTIMES };
+  const uint32_t size = (1u << h.plan.page_shift) / WARP; /* a page a warp */
+  void *(*taken)[LANES_MOST] = calloc(NTIMES, sizeof *taken);
+  for (uint32_t i = 0; i < NTIMES; i++, play.first_warp += AT_ONCE) {
+    take_all(LANES_MOST, size, size, seed);
+    memcpy(taken[i], h.blocks, sizeof h.blocks);
+  }
+  for (uint32_t i = 0; i < NTIMES; i++) {
+    memcpy(h.blocks, taken[i], sizeof h.blocks);
+    give_all(LANES_MOST, 1, seed);
+  }
+  play.first_warp = 0;
+  for (uint32_t i = 0; i < NTIMES; i++, play.first_warp += AT_ONCE) take_all(LANES_MOST, size, size, seed);
+  CHECK(h.nblocks == NWARPS * WARP);
+  for (uint32_t i = 0; i < 8; i++, play.first_warp++) {
+    CHECK(take_all(1, size, size, seed + i) == 0);
+    if (!CHECK(play.naccesses < NWARPS)) fprintf(stderr, "%llu accesses\n", (unsigned long long)play.naccesses);
+  }
+  play.first_warp = 0;
+  free(taken);
+  heap_done();
+}
+
 int main(int argc, char **argv) {
-  void (*const tests[])(uint32_t) = {test_one_size, test_sizes, test_live, test_swap, test_twice, test_apart};
+  void (*const tests[])(uint32_t) = {test_one_size, test_sizes, test_live,    test_swap,
+                                     test_twice,    test_apart, test_old_bits};
   const kernels *const builds[] = {&warp, &scalar, &crowds, &cpu};
   const uint32_t first = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 1,
                  last = argc > 2   ? (uint32_t)strtoul(argv[2], NULL, 0)

@@ -74,6 +74,8 @@ enum { /* bounds of retries: reached only when other items win every time, and t
        CLA__HINTED_TRIES = 32, /* so often an empty page is left to the thread that has it in a hint */
        CLA__RUN_TRIES = 256,
        CLA__CROWD_TRIES = 256, /* so often an item of a crowd leaves the search for a page to another */
+       CLA__ROOM_TRIES = 8,    /* so many pages of a room bitmap are looked at before a fresh one is taken */
+       CLA__WORD_TRIES = 2,    /* and so many of a word of the bitmap of empty pages before another word */
        CLA__EARLIER_TRIES = 4, /* so often the shard's earlier pages are looked at before the bitmaps */
        CLA__LEAST_HINTS = 64   /* of a class's hints at least so many serve any kind of crowd */
 };

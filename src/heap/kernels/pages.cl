@@ -30,24 +30,26 @@ static inline bool cla__is_hinted(CLA_HEAP heap, uint code, uint page) { return 
 static inline bool cla__is_left(CLA_HEAP heap, uint code, uint page) { return false; }
 #endif
 
-/* A page of the class's room bitmap, its bit cleared; NONE if there is none. */
-static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed) {
+/* A page of the class's room bitmap, its bit cleared; NONE if there is none, or none among *tries pages: those left are
+ * written there. (Hints fill their pages without clearing the bits.) */
+static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed, uint *tries) {
   const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0);
   cla__words map = cla__room_map(heap, c.code), level1 = map + level0;
-  uint found = CLA_HEAP_NONE;
-  for (uint group = cla__fixed(heap, CLA_HEAP_LEVEL1) >> 2; group > 0u && found == CLA_HEAP_NONE; group--) {
+  uint found = CLA_HEAP_NONE, left = *tries;
+  bool is_over = false;
+  for (uint group = cla__fixed(heap, CLA_HEAP_LEVEL1) >> 2; group > 0u && !is_over; group--) {
     const uint4 four = ((volatile __global uint4 *)level1)[group - 1u]; /* the highest first */
-    for (uint turn = (four.x | four.y | four.z | four.w) != 0u ? 0u : 4u; turn < 4u && found == CLA_HEAP_NONE; turn++) {
+    for (uint turn = (four.x | four.y | four.z | four.w) != 0u ? 0u : 4u; turn < 4u && !is_over; turn++) {
       const uint j = ((seed >> 8) + turn) & 3u, at = (group - 1u) * 4u + j;
       uint above = j == 0u ? four.x : j == 1u ? four.y : j == 2u ? four.z : four.w;
-      while (above != 0u && found == CLA_HEAP_NONE) {
+      while (above != 0u && !is_over) {
         const uint b = cla__pick_bit(above, seed), word = at * 32u + b;
         uint pages = map[word];
         if (pages == 0u) {
           above &= level1[at];
           if ((above >> b & 1u) != 0u) cla__map_tidy(map, level0, word);
         }
-        while (pages != 0u && found == CLA_HEAP_NONE) {
+        while (pages != 0u && !is_over) {
           const uint bit = cla__pick_bit(pages, seed >> 5), page = word * 32u + bit;
           const uint before = cla__map_clear(map, level0, word, 1u << bit);
           if ((before >> bit & 1u) != 0u) { /* a page in a hint is found without the bit */
@@ -55,11 +57,14 @@ static uint cla__take_page_with_room(CLA_HEAP heap, cla__class c, uint seed) {
             if (cla__has_room(now, c.code, c.capacity) && !cla__is_hinted(heap, c.code, page)) found = page;
           }
           pages = before & ~(1u << bit);
+          left--;
+          is_over = found != CLA_HEAP_NONE || left == 0u;
         }
         above &= ~(1u << b);
       }
     }
   }
+  *tries = left;
   return found;
 }
 
@@ -86,18 +91,20 @@ static uint cla__take_empty_page(CLA_HEAP heap, cla__class c, uint seed) {
     uint i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above), pages = 0, word = 0, tried = 0;
     const uint dice = cla__mix(seed + attempt * 0x51ED27u);
     if (above != 0u) {
-      if (attempt >= 2u && i > 0u && window >= 16u) { /* a crowd: over more words, a wider stretch at each attempt */
-        const uint lower = i - cla__mix(seed ^ attempt) % min(i + 1u, attempt), there = level1[lower];
+      const bool is_wide = attempt >= 2u && window >= 16u; /* a crowd, or old bits: a wider stretch at each attempt */
+      if (is_wide && i > 0u) {
+        const uint lower = i - cla__mix(seed ^ attempt) % min(i + 1u, 2u * attempt - 2u), there = level1[lower];
         if (there != 0u) above = there, i = lower;
       }
       const uint highest = 31u - clz(above);
-      if (highest >= window) above &= CLA_HEAP_NONE << (highest + 1u - window);
+      if (highest >= window && !is_wide) above &= CLA_HEAP_NONE << (highest + 1u - window);
       const uint b = cla__pick_bit(above, dice);
       word = i * 32u + b;
       pages = map[word];
       if (pages == 0u && (level1[i] >> b & 1u) != 0u) cla__map_tidy(map, level0, word);
     }
-    while (pages != 0u && found == CLA_HEAP_NONE) {
+    uint nstale = 0;
+    while (pages != 0u && found == CLA_HEAP_NONE && nstale < CLA__WORD_TRIES) {
       const uint bit = cla__pick_bit(pages, dice >> 5), page = word * 32u + bit;
       tried |= 1u << bit;
       if (nhinted < CLA__HINTED_TRIES && cla__is_left(heap, c.code, page)) {
@@ -108,6 +115,7 @@ static uint cla__take_empty_page(CLA_HEAP heap, cla__class c, uint seed) {
         if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT)))
           found = page;
         pages = before & ~tried;
+        nstale++;
       }
     }
   }
@@ -194,19 +202,21 @@ static uint cla__make_slab(CLA_HEAP heap, cla__class c, uint page) {
 /* A slab of the class that had room when seen; NONE: the heap has no room for the class. hints: a mask, those of the
  * class that the caller's kind uses. */
 static uint cla__new_page(CLA_HEAP heap, cla__class c, uint hints, uint seed, uint *source) {
-  uint page = CLA_HEAP_NONE;
+  uint page = CLA_HEAP_NONE, most = CLA__ROOM_TRIES;
   bool is_over = false;
   for (uint attempt = 0; attempt < CLA__PAGE_TRIES && !is_over; attempt++, seed += 0x9E3779B1u) {
     bool is_moving = false;
     *source = CLA__WITH_ROOM;
-    page = cla__take_page_with_room(heap, c, seed);
+    uint tries = most;
+    page = cla__take_page_with_room(heap, c, seed, &tries);
     if (page == CLA_HEAP_NONE && cla__is_scarce(heap)) page = cla__page_of_others(heap, c, hints, seed);
     if (page == CLA_HEAP_NONE) {
       page = cla__take_empty_page(heap, c, seed);
-      if (page == CLA_HEAP_NONE) page = cla__last_page(heap, c, &is_moving);
+      if (page == CLA_HEAP_NONE && tries == 0u) most = CLA_HEAP_NONE; /* nothing is left but others with room */
+      if (page == CLA_HEAP_NONE && tries > 0u) page = cla__last_page(heap, c, &is_moving);
       *source = page == CLA_HEAP_NONE ? CLA__NO_PAGE : cla__make_slab(heap, c, page);
     }
-    is_over = *source != CLA__NO_PAGE || (page == CLA_HEAP_NONE && !is_moving);
+    is_over = *source != CLA__NO_PAGE || (page == CLA_HEAP_NONE && !is_moving && tries > 0u);
     if (*source == CLA__NO_PAGE) page = CLA_HEAP_NONE;
   }
   if (page != CLA_HEAP_NONE) cla__undry(heap, c.code);
