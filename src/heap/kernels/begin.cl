@@ -67,15 +67,14 @@ static __global void *cla_aligned_alloc_at(CLA_HEAP heap, ulong align, ulong nby
 
 typedef volatile __global uint *cla__words; /* shared with other items */
 
-enum { /* bounds of retries: reached only when other items win every time, and then the answer is "no room" */
-       CLA__RESERVE_TRIES = 512,
-       CLA__PAGE_TRIES = 64,
-       CLA__FRESH_TRIES = 4096,
-       CLA__HINTED_TRIES = 32, /* so often an empty page is left to the thread that has it in a hint */
-       CLA__RUN_TRIES = 256,
+/* Bounds of retries: reached only when other items win every time, and then the answer is "no room". */
+enum { CLA__RESERVE_TRIES = 512, CLA__PAGE_TRIES = 64, CLA__FRESH_TRIES = 4096, CLA__RUN_TRIES = 256 };
+
+enum {                         /* how long one way is tried before another */
        CLA__CROWD_TRIES = 256, /* so often an item of a crowd leaves the search for a page to another */
-       CLA__ROOM_TRIES = 8,    /* so many pages of a room bitmap are looked at before a fresh one is taken */
-       CLA__WORD_TRIES = 2,    /* and so many of a word of the bitmap of empty pages before another word */
        CLA__EARLIER_TRIES = 4, /* so often the shard's earlier pages are looked at before the bitmaps */
+       CLA__ROOM_TRIES = 8,    /* so many pages of a room bitmap before a fresh one is taken */
+       CLA__WORD_TRIES = 2,    /* so many pages of a word of the bitmap of empty pages before another word */
+       CLA__HINTED_TRIES = 32, /* so often an empty page is left to the thread that has it in a hint */
        CLA__LEAST_HINTS = 64   /* of a class's hints at least so many serve any kind of crowd */
 };
