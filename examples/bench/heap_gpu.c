@@ -141,9 +141,8 @@ static void cell(heap *h, cl_uint n, cl_uint size, bool is_permuted) {
 static void steady(heap *h, cl_uint n, cl_uint size) {
   enum { ROUNDS = 40 };
   double taking[ROUNDS];
-  for (int i = -1; i < ROUNDS; i++) { /* the first one is cold */
-    const double a = take(h, n, size);
-    if (i >= 0) taking[i] = a;
+  for (int i = 0; i <= ROUNDS; i++) {
+    taking[i % ROUNDS] = take(h, n, size); /* the last takes the place of the first, which was cold */
     stamp(n, size, 0);
     stamp(n, size, 1);
     if (i % 3) permute(n);

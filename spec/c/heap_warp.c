@@ -512,7 +512,7 @@ static void test_old_bits(uint32_t seed) {
   heap_open(UINT64_C(32) << 20, 16);
   enum { AT_ONCE = LANES_MOST / WARP, NTIMES = 64, NWARPS = AT_ONCE * NTIMES };
   const uint32_t size = (1u << h.plan.page_shift) / WARP; /* a page a warp */
-  void *(*taken)[LANES_MOST] = calloc(NTIMES, sizeof *taken);
+  static void *taken[NTIMES][LANES_MOST];
   for (uint32_t i = 0; i < NTIMES; i++, play.first_warp += AT_ONCE) {
     take_all(LANES_MOST, size, size, seed);
     memcpy(taken[i], h.blocks, sizeof h.blocks);
@@ -529,7 +529,6 @@ static void test_old_bits(uint32_t seed) {
     if (!CHECK(play.naccesses < NWARPS)) fprintf(stderr, "%llu accesses\n", (unsigned long long)play.naccesses);
   }
   play.first_warp = 0;
-  free(taken);
   heap_done();
 }
 
