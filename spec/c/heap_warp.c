@@ -532,9 +532,35 @@ static void test_old_bits(uint32_t seed) {
   heap_done();
 }
 
+/* A heap of thousands of pages: all of it is to be had, twice, and is whole again. */
+static void test_large(uint32_t seed) {
+  if (seed % 100 != 1) return;
+  static void *taken[128][LANES_MOST];
+  heap_open(UINT64_C(32) << 20, 16);
+  const uint32_t size = 1u << (h.plan.page_shift - 1), ntimes = 2 * h.plan.npages / LANES_MOST; /* two blocks a page */
+  for (uint32_t round = 0; round < 2; round++) {
+    h.a = h.b = size, h.c = seed;
+    for (uint32_t i = 0; i < ntimes; i++) {
+      CHECK(perform(take_body, LANES_MOST, seed + i) && nulls(LANES_MOST) == 0);
+      memcpy(taken[i], h.blocks, sizeof h.blocks);
+    }
+    CHECK(heap_is(ntimes * LANES_MOST));
+    CHECK(take_all(LANES_MOST, size, size, seed) == LANES_MOST);
+    h.ngood = 0, h.a = round ? 77 : 1;
+    for (uint32_t i = 0; i < ntimes; i++) {
+      memcpy(h.blocks, taken[i], sizeof h.blocks);
+      CHECK(perform(give_body, LANES_MOST, seed + i));
+    }
+    CHECK(h.ngood == ntimes * LANES_MOST && heap_is(0));
+    h.ngood = 0, h.a = (uint32_t)h.plan.payload_bytes;
+    CHECK(perform(can_have_body, 1, seed) && h.ngood == 1);
+  }
+  heap_done();
+}
+
 int main(int argc, char **argv) {
-  void (*const tests[])(uint32_t) = {test_one_size, test_sizes, test_live,    test_swap,
-                                     test_twice,    test_apart, test_old_bits};
+  void (*const tests[])(uint32_t) = {test_one_size, test_sizes, test_live,     test_swap,
+                                     test_twice,    test_apart, test_old_bits, test_large};
   const kernels *const builds[] = {&warp, &scalar, &crowds, &cpu};
   const uint32_t first = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 1,
                  last = argc > 2   ? (uint32_t)strtoul(argv[2], NULL, 0)
