@@ -103,7 +103,7 @@ static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block *
   atomic_store(&b->cache, c);
   b->size = size;
   cla_status status = fetch(c, size, b, &failed_pin, &took);
-  b->range.record = record_range;
+  if (!b->range.record) b->range.record = record_range; /* never changes: who has found the range reads it */
   if (!status && (status = cla__map_insert(&b->range, b->memory, size)) != CLA_OK) {
     if (b->is_fallback) free(b->memory);
     else c->hooks.free(c->hooks.arg, b->memory, b->backing, size);
