@@ -1,7 +1,7 @@
 /* Look-ups while others allocate and free (gpuowl#37: a look-up that missed handed the host's pointer to a kernel): a
  * live address always resolves to its own allocation, a dead one never to somebody else's, and the bytes behind it are
  * those that were put there. Then four threads that free each other's memory, under one that trims (rmm#735,
- * cupy#105). Run under ThreadSanitizer. */
+ * cupy#105). Then look-ups of addresses whose memory is just given back to the driver. Run under ThreadSanitizer. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,7 +183,35 @@ static void one_list(void) {
   check_apart();
 }
 
-/* ---- Both, on a device ------------------------------------------------------------------------- */
+/* ---- Addresses whose segments come and go ------------------------------------------------------ */
+
+static _Atomic(void *) latest;
+static void *looker(void *arg) {
+  (void)arg;
+  while (!atomic_load(&finished)) {
+    void *address = atomic_load(&latest);
+    cla_buffer b;
+    cla_status status = cla_resolve(address, &b);
+    CHECK(status == CLA_OK ? b.address == address : status == CLA_E_FREED || status == CLA_E_FOREIGN);
+  }
+  return NULL;
+}
+
+static void comings_and_goings(void) {
+  pthread_t lookers[USERS];
+  void *address = NULL;
+  atomic_store(&finished, false);
+  for (int i = 0; i < USERS; i++) pthread_create(&lookers[i], NULL, looker, NULL);
+  for (int i = 0; i < rounds / 10; i++) {
+    CHECK(cla_alloc(pool, 100, NULL, &address) == CLA_OK);
+    atomic_store(&latest, address);
+    CHECK(cla_free(address) == CLA_OK && cla_pool_trim(pool, NULL) == CLA_OK);
+  }
+  atomic_store(&finished, true);
+  for (int i = 0; i < USERS; i++) pthread_join(lookers[i], NULL);
+}
+
+/* ---- All, on a device ------------------------------------------------------------------------- */
 
 static void run(cla_device *d, int n) {
   device = d;
@@ -192,6 +220,7 @@ static void run(cla_device *d, int n) {
   CHECK(cla_pool_create(device, NULL, &pool) == CLA_OK);
   look_ups();
   one_list();
+  comings_and_goings();
   CHECK(cla_pool_check(pool) == CLA_OK);
   cla_stats s;
   CHECK(cla_pool_stats(pool, &s) == CLA_OK);
