@@ -114,14 +114,21 @@ static void none_bad(const char *what, cl_uint n, cl_uint size) {
 
 static double least(double a, double b) { return a < b ? a : b; }
 
+/* What the mallocs took; *giving: the frees. */
+static double round_trip(heap *h, cl_uint n, cl_uint size, bool is_permuted, double *giving) {
+  const double taking = take(h, n, size);
+  stamp(n, size, 0);
+  stamp(n, size, 1);
+  if (is_permuted) permute(n);
+  *giving = give(h, is_permuted ? permuted : blocks, n);
+  return taking;
+}
+
 static void cell(heap *h, cl_uint n, cl_uint size, bool is_permuted) {
   double cold = 0, taking = 1e12, giving = 1e12, churning = 0;
   for (int i = 0; i < 4; i++) {
-    const double a = take(h, n, size);
-    stamp(n, size, 0);
-    stamp(n, size, 1);
-    if (is_permuted) permute(n);
-    const double b = give(h, is_permuted ? permuted : blocks, n);
+    double b;
+    const double a = round_trip(h, n, size, is_permuted, &b);
     if (i == 0) cold = a;
     else taking = least(taking, a), giving = least(giving, b);
   }
@@ -140,14 +147,9 @@ static void cell(heap *h, cl_uint n, cl_uint size, bool is_permuted) {
  * most. */
 static void steady(heap *h, cl_uint n, cl_uint size) {
   enum { ROUNDS = 40 };
-  double taking[ROUNDS];
-  for (int i = 0; i <= ROUNDS; i++) {
-    taking[i % ROUNDS] = take(h, n, size); /* the last takes the place of the first, which was cold */
-    stamp(n, size, 0);
-    stamp(n, size, 1);
-    if (i % 3) permute(n);
-    give(h, i % 3 ? permuted : blocks, n);
-  }
+  double taking[ROUNDS], giving;
+  for (int i = 0; i <= ROUNDS; i++) /* the last takes the place of the first, which was cold */
+    taking[i % ROUNDS] = round_trip(h, n, size, i % 3 != 0, &giving);
   none_bad("blocks", n, size);
   const double median = bench_median(taking, ROUNDS);
   printf("steady %u %u %.2f %.2f %.2f\n", n, size, taking[0], median, taking[ROUNDS - 1]);

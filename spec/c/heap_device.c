@@ -525,7 +525,7 @@ static void test_crowded_runs(void) {
   heap_close(&h);
 }
 
-/* Random sizes until nine tenths of the heap are live (a GPU's crowd spreads over more pages), and back to nothing. */
+/* Random sizes until nine tenths of the heap are live, and back to nothing. */
 static void test_mixed_fill(void) {
   const uint64_t limit = w.is_slow ? (1 << 20) + 1 : 8 << 20,
                  percent = w.is_slow ? 80 : 90; /* the slow one's pages hold 400 bytes */

@@ -514,7 +514,7 @@ static void test_old_bits(uint32_t seed) {
   const uint32_t size = (1u << h.plan.page_shift) / WARP; /* a page a warp */
   static void *taken[NTIMES][LANES_MOST];
   for (uint32_t i = 0; i < NTIMES; i++, play.first_warp += AT_ONCE) {
-    take_all(LANES_MOST, size, size, seed);
+    CHECK(take_all(LANES_MOST, size, size, seed) == 0);
     memcpy(taken[i], h.blocks, sizeof h.blocks);
   }
   for (uint32_t i = 0; i < NTIMES; i++) {

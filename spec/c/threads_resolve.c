@@ -211,7 +211,7 @@ static void comings_and_goings(void) {
   for (int i = 0; i < USERS; i++) pthread_join(lookers[i], NULL);
 }
 
-/* ---- All, on a device ------------------------------------------------------------------------- */
+/* ---- All, on a device -------------------------------------------------------------------------- */
 
 static void run(cla_device *d, int n) {
   device = d;

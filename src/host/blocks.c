@@ -14,13 +14,14 @@ static cla_host_block *spares;
 static uint32_t issued;
 static _Atomic(cla_host_block *) chunks[CHUNKS];
 
-static bool add_chunk(void) {
+static bool add_chunk(cla_status (*record)(const void *address, cla_stream *s)) {
   if (issued == (uint32_t)CHUNK * CHUNKS) return false;
   cla_host_block *chunk = calloc(CHUNK, sizeof *chunk);
   if (!chunk) return false;
   for (uint32_t i = 0; i < CHUNK; i++) {
     chunk[i].index = issued + i;
-    chunk[i].range.owner = &chunk[i];
+    chunk[i].range.owner = &chunk[i]; /* this and the next for good: who finds a range reads them without a lock */
+    chunk[i].range.record = record;
     chunk[i].after = i + 1 < CHUNK ? &chunk[i + 1] : spares;
   }
   spares = chunk;
@@ -29,10 +30,10 @@ static bool add_chunk(void) {
   return true;
 }
 
-cla_host_block *cla__host_block_new(void) {
+cla_host_block *cla__host_block_new(cla_status (*record)(const void *address, cla_stream *s)) {
   cla__lock(&spare_lock);
   cla_host_block *b = NULL;
-  if (spares || add_chunk()) {
+  if (spares || add_chunk(record)) {
     b = spares;
     spares = b->after;
     b->after = b->before = NULL;

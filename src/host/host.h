@@ -71,7 +71,8 @@ static inline bool cla__host_is_worn(uint64_t life) { /* its next free is its la
   return cla__host_generation(life) >= ((uint64_t)1 << CLA_HOST_GENERATION_BITS) - 1;
 }
 
-cla_host_block *cla__host_block_new(void); /* NULL: no host memory */
+/* `record`: of its range, the same at every call. NULL: no host memory. */
+cla_host_block *cla__host_block_new(cla_status (*record)(const void *address, cla_stream *s));
 void cla__host_block_drop(cla_host_block *b);
 void *cla__host_context(const cla_host_block *b, uint64_t life); /* of the allocation that has or had that life */
 /* The block and its life if the context is live; NULL: stale (was_issued) or foreign. */

@@ -95,7 +95,7 @@ static cla_status record_range(const void *address, cla_stream *s) { return cla_
 
 /* A new block, active for the caller. Called without locks. */
 static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block **out) {
-  cla_host_block *b = cla__host_block_new();
+  cla_host_block *b = cla__host_block_new(record_range);
   if (!b) return cla__error(CLA_E_NOMEM, "no host memory for a pinned block");
   bool failed_pin = false;
   uint64_t took = 0;
@@ -103,7 +103,6 @@ static cla_status make(cla_host *c, size_t size, size_t nbytes, cla_host_block *
   atomic_store(&b->cache, c);
   b->size = size;
   cla_status status = fetch(c, size, b, &failed_pin, &took);
-  if (!b->range.record) b->range.record = record_range; /* never changes: who has found the range reads it */
   if (!status && (status = cla__map_insert(&b->range, b->memory, size)) != CLA_OK) {
     if (b->is_fallback) free(b->memory);
     else c->hooks.free(c->hooks.arg, b->memory, b->backing, size);

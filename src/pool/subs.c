@@ -210,21 +210,17 @@ static cla_status make_new(cla_pool *p, cla_block *b, size_t offset, size_t size
     free(fresh);
     return cla__driver_error(CLA_CALL_create_sub_buffer, err);
   }
-  cla_sub *known = p->is_closed ? NULL : find(g, offset, size); /* another thread may have been quicker */
-  if (p->is_closed) {                                           /* the block is none any more */
-    cla__unlock(&p->lock);
-    cla__subs_release(p->device->driver, fresh);
-    cla__lock(&p->lock);
-    return cla__error(CLA_E_CLOSED, "the pool is closed");
-  }
-  if (!known) insert(g, fresh);
-  *out = use(g, b, known ? known : fresh);
-  if (known) {
+  const cla_status status = cla__pool_live(p);
+  cla_sub *known = status ? NULL : find(g, offset, size); /* another thread may have been quicker */
+  const bool is_new = !status && !known;
+  if (is_new) insert(g, fresh);
+  if (!status) *out = use(g, b, known ? known : fresh);
+  if (!is_new) {
     cla__unlock(&p->lock);
     cla__subs_release(p->device->driver, fresh);
     cla__lock(&p->lock);
   }
-  return CLA_OK;
+  return status;
 }
 
 /* Where the order matters, one thread at a time goes through what it drops and what it makes: the device's `subs_lock`
