@@ -532,6 +532,36 @@ static void test_old_bits(uint32_t seed) {
   heap_done();
 }
 
+static uint32_t page_of(const void *block) {
+  return (uint32_t)(((const char *)block - h.payload) >> h.plan.page_shift);
+}
+
+/* On a GPU a page that another class took and gave up is its former hint's next page: there is no search. */
+static void test_again(uint32_t seed) {
+  if (under_test == &cpu) return;
+  enum { SIZE = 64, OTHER = 128, TIMES_MOST = 64 };
+  static void *taken[TIMES_MOST][LANES_MOST];
+  heap_open(UINT64_C(1) << 20, 1);
+  CHECK(take_all(1, SIZE, SIZE, seed) == 0);
+  const uint32_t page = page_of(h.blocks[0]), code = cla__page_code(h.words[cla__page_word(page)]);
+  give_all(1, 1, seed);
+  uint32_t ntimes = 0;
+  while (ntimes < TIMES_MOST && cla__page_code(h.words[cla__page_word(page)]) == code) {
+    CHECK(take_all(LANES_MOST, OTHER, OTHER, seed + ntimes) == 0);
+    memcpy(taken[ntimes++], h.blocks, sizeof h.blocks);
+  }
+  CHECK(cla__page_code(h.words[cla__page_word(page)]) != code);
+  while (ntimes > 0) {
+    memcpy(h.blocks, taken[--ntimes], sizeof h.blocks);
+    give_all(LANES_MOST, 1, seed);
+  }
+  CHECK(take_all(1, SIZE, SIZE, seed) == 0 && page_of(h.blocks[0]) == page);
+  if (!CHECK(play.naccesses <= 24)) fprintf(stderr, "%llu accesses\n", (unsigned long long)play.naccesses);
+  CHECK(cla__page_code(h.words[cla__page_word(page)]) == code);
+  give_all(1, 1, seed);
+  heap_done();
+}
+
 /* A heap of thousands of pages: all of it is to be had, twice, and is whole again. */
 static void test_large(uint32_t seed) {
   if (seed % 100 != 1) return;
@@ -559,8 +589,8 @@ static void test_large(uint32_t seed) {
 }
 
 int main(int argc, char **argv) {
-  void (*const tests[])(uint32_t) = {test_one_size, test_sizes, test_live,     test_swap,
-                                     test_twice,    test_apart, test_old_bits, test_large};
+  void (*const tests[])(uint32_t) = {test_one_size, test_sizes,    test_live,  test_swap, test_twice,
+                                     test_apart,    test_old_bits, test_again, test_large};
   const kernels *const builds[] = {&warp, &scalar, &crowds, &cpu};
   const uint32_t first = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 1,
                  last = argc > 2   ? (uint32_t)strtoul(argv[2], NULL, 0)

@@ -3,8 +3,8 @@
  *
  * One buffer holds everything, all word offsets count 32-bit words from its start:
  *
- *   control | counter shards | page words | hints[class][shard] | free bitmap | room bitmap[class] | block bitmap | sites
- *   | payload
+ *   control | stripes | counter shards | page words | hints[class][shard] | free bitmap | room bitmap[class]
+ *   | block bitmap | sites | payload
  *
  * The payload is `npages` pages of 2^page_shift bytes. A page is FREE, a SLAB of one class (equal slots), or part of a
  * RUN (consecutive pages, one block). The page word is the truth about it:
@@ -41,9 +41,10 @@
  * What the host reads back after the queue finished: the control words, the counter shards (sum them), the page words.
  * Live blocks, used bytes and the largest free run follow from the page words alone and are exact (cla__heap_tally()).
  * Peaks: PAGES_PEAK counts pages that are no longer FREE (slabs emptied are counted: they serve as free pages, yet stay
- * slabs until taken), so PAGES_PEAK << page_shift as a limit lets the same run pass again; PEAK16 is the exact high-water
- * mark of live bytes / 16, kept only while the flag CLA_HEAP_PEAK is set (one word for all items: costs time). Flags may
- * be rewritten between kernels, as may any counter.
+ * slabs until taken), so PAGES_PEAK << page_shift as a limit lets the same run pass again. (A GPU's large heap prefers
+ * pages never used to emptied ones: there a crowd's changing sizes may raise it to twice the pages in use at a time.)
+ * PEAK16 is the exact high-water mark of live bytes / 16, kept only while the flag CLA_HEAP_PEAK is set (one word for all
+ * items: costs time). Flags may be rewritten between kernels, as may any counter.
  *
  * Build options for NVIDIA devices. Below compute capability 8.0: -D CLA_HEAP_SCALAR (the warp instructions need 8.0).
  * Else -cl-nv-maxrregcount=64 pays: left alone, a kernel with malloc takes up to 88 registers, and fewer of its warps fit
@@ -166,9 +167,14 @@ enum { /* a counter shard, 16 words; mallocs and frees are 64-bit */
        CLA_HEAP_SHARDS = 256
 };
 
+/* A GPU's large heap hands its pages out once from the top, page after page, in stripes: a counter each, the n-th page from
+ * the top is of stripe n % STRIPES. */
+enum { CLA_HEAP_STRIPES = 8, CLA_HEAP_STRIPE_WORDS = 32 };
+
 /* Word offsets of what comes first. */
 enum {
-  CLA_HEAP_SHARDS_AT = CLA_HEAP_CONTROL_WORDS,
+  CLA_HEAP_STRIPES_AT = CLA_HEAP_CONTROL_WORDS,
+  CLA_HEAP_SHARDS_AT = CLA_HEAP_STRIPES_AT + CLA_HEAP_STRIPES * CLA_HEAP_STRIPE_WORDS,
   CLA_HEAP_PAGES_AT = CLA_HEAP_SHARDS_AT + CLA_HEAP_SHARDS * CLA_HEAP_SHARD_WORDS
 };
 

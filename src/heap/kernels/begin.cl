@@ -26,8 +26,8 @@
  * How it works (the memory is described in heap_layout.h). A small block: one atomic add on a page's word reserves
  * slots, an atomic or on the page's bitmap takes them. A free: an atomic and, then a subtraction. Which page: the
  * caller's hint shard says; a full page is replaced by one with room or a fresh one, found in the bitmaps, from the top
- * of the heap down. A large block takes whole pages, from the bottom up, and gives them back if another item was
- * faster.
+ * of the heap down (in a large heap of a GPU by counters, while there are pages never used). A large block takes whole
+ * pages, from the bottom up, and gives them back if another item was faster.
  *
  * What must stay true, in this order of events:
  *   1. bits are set after their slots are reserved, and cleared before: used 0 means that the page's bitmap is zero, so
@@ -75,6 +75,7 @@ enum {                         /* how long one way is tried before another */
        CLA__EARLIER_TRIES = 4, /* so often the shard's earlier pages are looked at before the bitmaps */
        CLA__ROOM_TRIES = 8,    /* so many pages of a room bitmap before a fresh one is taken */
        CLA__WORD_TRIES = 2,    /* so many pages of a word of the bitmap of empty pages before another word */
+       CLA__LOWER_TRIES = 2,   /* so many looks at that bitmap are each followed by one at the pages never handed out */
        CLA__HINTED_TRIES = 32, /* so often an empty page is left to the thread that has it in a hint */
        CLA__LEAST_HINTS = 64   /* of a class's hints at least so many serve any kind of crowd */
 };

@@ -1,5 +1,7 @@
 enum { CLA__NO_PAGE, CLA__WITH_ROOM, CLA__FRESH }; /* where a page comes from */
 
+enum { CLA__LARGE_WINDOW = 16 }; /* words: of a heap with thousands of pages */
+
 #if defined(CLA__CPU)
 /* Is the page the current one of a hint of that class? Two threads on one page would pass its cache lines to and fro for
  * good. */
@@ -80,20 +82,44 @@ static inline uint cla__highest_word(cla__words level1, uint nwords, uint *value
   return at;
 }
 
+/* Takes a page out of the bitmap of empty pages; false: another item did, or it is not empty by now. */
+static inline bool cla__take_empty_bit(CLA_HEAP heap, uint page) {
+  const uint bit = 1u << (page & 31u);
+  cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP);
+  return (cla__map_clear(map, cla__fixed(heap, CLA_HEAP_LEVEL0), page >> 5, bit) & bit) != 0u &&
+         cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT));
+}
+
+/* The next page from the top that was not handed out this way before, its bit cleared: a crowd finds each its own, without
+ * a search. NONE: `most` of the heap's pages were, or the page is in use. */
+static inline uint cla__next_untouched(CLA_HEAP heap, uint seed, uint most) {
+  const uint stripe = (seed >> 20) % CLA_HEAP_STRIPES, npages = cla__fixed(heap, CLA_HEAP_NPAGES);
+  cla__words count = heap + CLA_HEAP_STRIPES_AT + stripe * CLA_HEAP_STRIPE_WORDS;
+  if (*count * CLA_HEAP_STRIPES + stripe >= most) return CLA_HEAP_NONE;
+  const uint n = atomic_inc(count) * CLA_HEAP_STRIPES + stripe;
+  return n < npages && cla__take_empty_bit(heap, npages - 1u - n) ? npages - 1u - n : CLA_HEAP_NONE;
+}
+
 /* An empty page from near the top, its bit cleared, for the class; NONE if there is none. Items pick at random within a
  * window of words, for they come in crowds; a small heap's window is narrow, so that its lower part stays whole for
- * runs. */
+ * runs. In a large heap of a GPU the bits of pages that are in use again would mislead a crowd: there the upper three
+ * quarters are handed out page by page first, and the others where looking did not help. */
 static uint cla__take_empty_page(CLA_HEAP heap, cla__class c, uint seed) {
   const uint level0 = cla__fixed(heap, CLA_HEAP_LEVEL0), window = cla__fixed(heap, CLA_HEAP_WINDOW);
   cla__words map = heap + cla__fixed(heap, CLA_HEAP_FREE_MAP), level1 = map + level0;
-  uint found = CLA_HEAP_NONE, above = 1, nhinted = 0;
-  for (uint attempt = 0; attempt < CLA__FRESH_TRIES && above != 0u && found == CLA_HEAP_NONE; attempt++) {
-    uint i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above), pages = 0, word = 0, tried = 0;
-    const uint dice = cla__mix(seed + attempt * 0x51ED27u);
+  const bool is_large = window >= CLA__LARGE_WINDOW;
+  uint found = CLA_HEAP_NONE, above = 1, nhinted = 0, nlooks = 0;
+#if !defined(CLA__CPU)
+  const uint npages = cla__fixed(heap, CLA_HEAP_NPAGES);
+  if (is_large) found = cla__next_untouched(heap, seed, npages - npages / 4u);
+#endif
+  while (nlooks < CLA__FRESH_TRIES && above != 0u && found == CLA_HEAP_NONE) {
+    uint i = cla__highest_word(level1, cla__fixed(heap, CLA_HEAP_LEVEL1), &above), pages = 0, word = 0, nstale = 0;
+    const uint dice = cla__mix(seed + nlooks * 0x51ED27u);
     if (above != 0u) {
-      const bool is_wide = attempt >= 2u && window >= 16u; /* a crowd, or old bits: a wider stretch at each attempt */
+      const bool is_wide = is_large && nlooks >= 2u; /* a crowd, or old bits: a wider stretch at each look */
       if (is_wide && i > 0u) {
-        const uint lower = i - cla__mix(seed ^ attempt) % min(i + 1u, 2u * attempt - 2u), there = level1[lower];
+        const uint lower = i - cla__mix(seed ^ nlooks) % min(i + 1u, 2u * nlooks - 2u), there = level1[lower];
         if (there != 0u) above = there, i = lower;
       }
       const uint highest = 31u - clz(above);
@@ -103,21 +129,21 @@ static uint cla__take_empty_page(CLA_HEAP heap, cla__class c, uint seed) {
       pages = map[word];
       if (pages == 0u && (level1[i] >> b & 1u) != 0u) cla__map_tidy(map, level0, word);
     }
-    uint nstale = 0;
     while (pages != 0u && found == CLA_HEAP_NONE && nstale < CLA__WORD_TRIES) {
       const uint bit = cla__pick_bit(pages, dice >> 5), page = word * 32u + bit;
-      tried |= 1u << bit;
+      pages &= ~(1u << bit);
       if (nhinted < CLA__HINTED_TRIES && cla__is_left(heap, c.code, page)) {
         nhinted++;
-        pages &= ~tried;
       } else {
-        const uint before = cla__map_clear(map, level0, word, 1u << bit);
-        if ((before >> bit & 1u) != 0u && cla__is_empty(atomic_and(cla__page(heap, page), ~CLA_HEAP_FREE_BIT)))
-          found = page;
-        pages = before & ~tried;
+        if (cla__take_empty_bit(heap, page)) found = page;
         nstale++;
       }
     }
+    nlooks++;
+#if !defined(CLA__CPU)
+    if (found == CLA_HEAP_NONE && is_large && nlooks <= CLA__LOWER_TRIES)
+      found = cla__next_untouched(heap, dice, npages);
+#endif
   }
   return found;
 }

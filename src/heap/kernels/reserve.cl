@@ -38,12 +38,18 @@ static CLA__RARE void cla__withdraw(CLA_HEAP heap, uint code, cla__words hint, u
   }
 }
 
-/* One of the three pages that the hint had before, if it has room; NONE else. place: which. */
-static inline uint cla__earlier_page(CLA_HEAP heap, cla__class c, cla__words hint, uint page, uint *place) {
+/* One of the three pages that the hint had before, if it has room. Else, on a GPU, the hint's page or one of the three
+ * again, if it has become another class's and is empty: crowds whose sizes change take pages from one another, and what
+ * is at hand is found without a search. NONE: none of them. place: which. */
+static inline uint cla__earlier_page(CLA_HEAP heap, cla__class c, cla__words hint, uint page, uint *place,
+                                     uint *source) {
   const uint4 four = *(volatile __global uint4 *)hint;
   const uint npages = cla__fixed(heap, CLA_HEAP_NPAGES);
   const uint y = four.y < npages ? *cla__page(heap, four.y) : 0u, z = four.z < npages ? *cla__page(heap, four.z) : 0u,
              w = four.w < npages ? *cla__page(heap, four.w) : 0u;
+#if !defined(CLA__CPU)
+  const uint x = *cla__page(heap, page);
+#endif
   uint found = CLA_HEAP_NONE;
   if (four.y != page && cla__has_room(y, c.code, c.capacity)) *place = 1u, found = four.y;
   else if (four.z != page && cla__has_room(z, c.code, c.capacity)) *place = 2u, found = four.z;
@@ -51,6 +57,17 @@ static inline uint cla__earlier_page(CLA_HEAP heap, cla__class c, cla__words hin
 #if defined(CLA__CPU) /* or it is another thread's by now */
   if (found != CLA_HEAP_NONE && (cla__is_hinted(heap, c.code, found) || !cla__take_room_bit(heap, c, found)))
     found = CLA_HEAP_NONE;
+#else
+  if (found == CLA_HEAP_NONE) {
+    if (cla__is_empty(x)) found = page;
+    else if (four.y < npages && cla__is_empty(y)) *place = 1u, found = four.y;
+    else if (four.z < npages && cla__is_empty(z)) *place = 2u, found = four.z;
+    else if (four.w < npages && cla__is_empty(w)) *place = 3u, found = four.w;
+    if (found != CLA_HEAP_NONE) {
+      *source = cla__take_empty_bit(heap, found) ? cla__make_slab(heap, c, found) : CLA__NO_PAGE;
+      if (*source == CLA__NO_PAGE) found = CLA_HEAP_NONE;
+    }
+  }
 #endif
   return found;
 }
@@ -122,17 +139,17 @@ static inline bool cla__next_page(CLA_HEAP heap, cla__class c, cla__words hint, 
   const uint there = *page; /* what the hint holds now: the page, or that a next one is sought */
   const bool is_page = was < cla__fixed(heap, CLA_HEAP_NPAGES);
   uint source = CLA__WITH_ROOM, place = 1u + seed % 3u, next = CLA_HEAP_NONE;
-  if (is_page && attempt < CLA__EARLIER_TRIES) next = cla__earlier_page(heap, c, hint, was, &place);
+  if (is_page && attempt < CLA__EARLIER_TRIES) next = cla__earlier_page(heap, c, hint, was, &place, &source);
   if (next == CLA_HEAP_NONE) next = cla__new_page(heap, c, cla__hints_for(heap, c, need), seed, &source);
   if (next == CLA_HEAP_NONE) {
     if (there != was && atomic_cmpxchg(hint, there, was) != there && is_page) cla__retire(heap, c, was);
     return false;
   }
   const uint seen = atomic_cmpxchg(hint, there, next);
-  if (is_page && (seen == there || there != was)) cla__retire(heap, c, was);
+  if (is_page && (seen == there ? next != was : there != was)) cla__retire(heap, c, was);
   *page = next;
   if (seen == there) {
-    if (is_page) hint[place] = was;
+    if (is_page && next != was) hint[place] = was;
   } else if (source == CLA__FRESH) { /* another item was faster: its page will do */
     cla__advertise(heap, next, CLA_HEAP_FREE_BIT | CLA_HEAP_ROOM_BIT);
     *page = seen;
