@@ -77,9 +77,9 @@ static void lazy_memory_is_taken_by_the_first_command(void) {
   CHECK(a != NULL && b != NULL && cla__sim_used(w.dev) == 0);
   cl_mem part = cla__create_sub_buffer(d, a, 0, 512, 512, &err);
   CHECK(part != NULL && cla__sim_used(w.dev) == 0);
-  CHECK(cla__enqueue_migrate(d, w.q, part, 0, NULL) == CL_SUCCESS);
+  CHECK(cla__enqueue_migrate(d, w.q, &part, 0, NULL) == CL_SUCCESS);
   CHECK(cla__sim_used(w.dev) == 1024); /* the whole parent */
-  CHECK(cla__enqueue_migrate(d, w.q, b, 0, &none) == CL_MEM_OBJECT_ALLOCATION_FAILURE);
+  CHECK(cla__enqueue_migrate(d, w.q, &b, 0, &none) == CL_MEM_OBJECT_ALLOCATION_FAILURE);
   CHECK(none == NULL && cla__sim_used(w.dev) == 1024);
   CHECK(cla__release_buffer(d, a) == CL_SUCCESS);
   CHECK(cla__sim_used(w.dev) == 1024); /* a sub-buffer keeps its parent */
@@ -232,9 +232,24 @@ static void a_manual_device_runs_for_a_blocking_call(void) {
   CHECK(host == 0 && status_of(e[0]) == CL_COMPLETE && status_of(e[1]) == CL_COMPLETE);
   release_events(2, e);
   e[0] = marker(w.q, 0, NULL);
-  CHECK(cla__enqueue_migrate(d, w.q, m, 0, NULL) == CL_SUCCESS);
+  CHECK(cla__enqueue_migrate(d, w.q, &m, 0, NULL) == CL_SUCCESS);
   CHECK(cla__finish(d, w.q) == CL_SUCCESS && status_of(e[0]) == CL_COMPLETE);
   CHECK(cla__release_event(d, e[0]) == CL_SUCCESS);
+  CHECK(cla__release_buffer(d, m) == CL_SUCCESS);
+  close_world(w);
+}
+
+/* As NVIDIA's driver does when several threads enqueue. */
+static void a_migration_reads_its_list_when_it_runs(void) {
+  world w = open_world((cla_sim_config){.capacity = 4096, .manual = true});
+  cl_mem m = buffer(w, 64, NULL), kept = m, moved = m;
+  cl_event e[2] = {NULL};
+  CHECK(cla__enqueue_migrate(d, w.q, &kept, 0, &e[0]) == CL_SUCCESS);
+  CHECK(cla__enqueue_migrate(d, w.q, &moved, 0, &e[1]) == CL_SUCCESS);
+  moved = NULL;
+  CHECK(cla__sim_complete(w.q, 2) == 2);
+  CHECK(status_of(e[0]) == CL_COMPLETE && status_of(e[1]) == CL_INVALID_MEM_OBJECT);
+  release_events(2, e);
   CHECK(cla__release_buffer(d, m) == CL_SUCCESS);
   close_world(w);
 }
@@ -547,13 +562,13 @@ static void foreign_handles_are_refused(void) {
     CHECK(cla__release_event(d, handles[i]) == CL_INVALID_EVENT);
     CHECK(cla__release_kernel(d, handles[i]) == CL_INVALID_KERNEL);
     CHECK(cla__release_program(d, handles[i]) == CL_INVALID_PROGRAM);
-    CHECK(cla__enqueue_migrate(d, w.q, handles[i], 0, NULL) == CL_INVALID_MEM_OBJECT);
+    CHECK(cla__enqueue_migrate(d, w.q, (cl_mem[]){handles[i]}, 0, NULL) == CL_INVALID_MEM_OBJECT);
     CHECK(cla__enqueue_marker(d, w.q, 1, (cl_event *)&handles[i], NULL) == CL_INVALID_EVENT_WAIT_LIST);
     CHECK(cla__wait_events(d, 1, (cl_event *)&handles[i]) == CL_INVALID_EVENT);
     CHECK(cla__sim_complete(handles[i], 1) == 0);
   }
   CHECK(cla__release_context(d, (cl_context)(void *)m) == CL_INVALID_CONTEXT);
-  CHECK(cla__enqueue_migrate(d, other.q, m, 0, NULL) == CL_INVALID_CONTEXT);
+  CHECK(cla__enqueue_migrate(d, other.q, &m, 0, NULL) == CL_INVALID_CONTEXT);
   CHECK(cla__enqueue_marker(d, w.q, 1, NULL, NULL) == CL_INVALID_EVENT_WAIT_LIST);
   CHECK(cla__get_queue_info(d, w.q, CL_QUEUE_REFERENCE_COUNT, sizeof refs, &refs, NULL) == CL_SUCCESS);
   CHECK(refs == 1);
@@ -578,6 +593,7 @@ int main(void) {
   an_error_ends_what_waits_for_it_and_no_more();
   a_manual_device_runs_what_it_is_told_to();
   a_manual_device_runs_for_a_blocking_call();
+  a_migration_reads_its_list_when_it_runs();
   long_chains_need_no_stack();
   a_released_queue_ends_its_commands();
   events_tell_what_they_are();

@@ -156,7 +156,9 @@ void *cla__enqueue_map(const cla_driver *d, cl_command_queue q, cl_mem m, cl_boo
                        size_t offset, size_t size, cl_uint nwait, const cl_event *wait, cl_event *out, cl_int *err);
 cl_int cla__enqueue_unmap(const cla_driver *d, cl_command_queue q, cl_mem m, void *host, cl_uint nwait,
                           const cl_event *wait, cl_event *out);
-cl_int cla__enqueue_migrate(const cla_driver *d, cl_command_queue q, cl_mem m, cl_mem_migration_flags flags,
+/* *m stays where it is until the command has ended: NVIDIA's driver (580) reads it then, on a thread of its own, when
+ * several threads enqueue at once. (OpenCL promises that lists of events are copied, and is silent about this one.) */
+cl_int cla__enqueue_migrate(const cla_driver *d, cl_command_queue q, const cl_mem *m, cl_mem_migration_flags flags,
                             cl_event *out);
 cl_int cla__enqueue_marker(const cla_driver *d, cl_command_queue q, cl_uint nwait, const cl_event *wait, cl_event *out);
 cl_int cla__enqueue_barrier(const cla_driver *d, cl_command_queue q, cl_uint nwait, const cl_event *wait,

@@ -282,10 +282,10 @@ cl_int cla__enqueue_unmap(const cla_driver *d, cl_command_queue q, cl_mem m, voi
   return enqueued(err, out);
 }
 
-cl_int cla__enqueue_migrate(const cla_driver *d, cl_command_queue q, cl_mem m, cl_mem_migration_flags flags,
+cl_int cla__enqueue_migrate(const cla_driver *d, cl_command_queue q, const cl_mem *m, cl_mem_migration_flags flags,
                             cl_event *out) {
   cl_int err = enter(CLA_CALL_enqueue_migrate);
-  if (err == CL_SUCCESS) err = d->enqueue_migrate(q, 1, &m, flags, 0, NULL, out);
+  if (err == CL_SUCCESS) err = d->enqueue_migrate(q, 1, m, flags, 0, NULL, out);
   return enqueued(err, out);
 }
 

@@ -134,6 +134,7 @@ struct _cl_event {
   sim_map *unmap; /* goes when it ends */
   cl_mem *uses;   /* nuses buffers, held */
   size_t nuses;
+  const cl_mem *listed; /* NULL, or they have to be there still when it runs */
   cl_mem few_uses[SIM_INLINE_USES];
   uint64_t blocked_pass; /* the last demand() that found it out of reach */
   cl_event outer_goal;   /* what this one is wanted for, in demand() */
@@ -187,7 +188,8 @@ typedef struct sim_work {
   bool is_blocking;
   const cl_mem *uses;
   size_t nuses;
-  void *zero_host; /* a read */
+  const cl_mem *listed; /* of a migration: the caller's list, which NVIDIA's driver reads when the command runs */
+  void *zero_host;      /* a read */
   size_t zero_nbytes;
   sim_map *unmap;
 } sim_work;

@@ -193,7 +193,7 @@ cl_int cla__sim_enqueue_migrate(cl_command_queue q, cl_uint nmems, const cl_mem 
     if (!sim_is(mems[i], SIM_BUFFER)) return CL_INVALID_MEM_OBJECT;
     if (mems[i]->context != q->context) return CL_INVALID_CONTEXT;
   }
-  const sim_work work = {.type = CL_COMMAND_MIGRATE_MEM_OBJECTS, .uses = mems, .nuses = nmems};
+  const sim_work work = {.type = CL_COMMAND_MIGRATE_MEM_OBJECTS, .uses = mems, .nuses = nmems, .listed = mems};
   return submit_locked(q, &work, nwait, wait, out);
 }
 

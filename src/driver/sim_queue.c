@@ -75,6 +75,8 @@ static cl_int perform(cl_command_queue q, const sim_work *work, bool is_wait_fai
   q->o.device->clock_ns += SIM_COMMAND_NS;
   if (work->unmap != NULL) cla__sim_free_map(work->unmap); /* even if failed: nobody may use it */
   if (is_wait_failed) return CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
+  for (size_t i = 0; work->listed && i < work->nuses; i++)
+    if (work->listed[i] != work->uses[i]) return CL_INVALID_MEM_OBJECT;
   if (work->zero_nbytes > 0) memset(work->zero_host, 0, work->zero_nbytes);
   return CL_COMPLETE;
 }
@@ -86,8 +88,13 @@ static void complete_first(cl_command_queue q) {
   if (q->first == NULL) q->last = NULL;
   else if (q->first->waits_left == 0) make_ready(q);
   e->start_ns = dev->clock_ns;
-  const cl_int status = perform(
-      q, &(sim_work){.zero_host = e->zero_host, .zero_nbytes = e->zero_nbytes, .unmap = e->unmap}, e->is_wait_failed);
+  const sim_work work = {.uses = e->uses,
+                         .nuses = e->nuses,
+                         .listed = e->listed,
+                         .zero_host = e->zero_host,
+                         .zero_nbytes = e->zero_nbytes,
+                         .unmap = e->unmap};
+  const cl_int status = perform(q, &work, e->is_wait_failed);
   e->end_ns = dev->clock_ns;
   for (size_t i = 0; i < e->nuses; i++) cla__sim_drop(e->uses[i]);
   if (e->uses != e->few_uses) free(e->uses);
@@ -292,6 +299,7 @@ static cl_event append(cl_command_queue q, const sim_work *work, cl_uint nwait, 
   }
   e->nuses = work->nuses;
   for (size_t i = 0; i < work->nuses; i++) sim_hold(e->uses[i] = work->uses[i]);
+  e->listed = work->listed;
   e->zero_host = work->zero_host;
   e->zero_nbytes = work->zero_nbytes;
   e->unmap = work->unmap;

@@ -23,7 +23,8 @@ static void backing_release(cla_device *d, backing *b) {
 
 static cla_status backing_commit(cla_device *d, cl_mem mem) {
   cl_event event = NULL;
-  cl_int err = cla__enqueue_migrate(d->driver, d->service->queue, mem, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED, &event);
+  cl_int err =
+      cla__enqueue_migrate(d->driver, d->service->queue, &mem, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED, &event);
   if (err) return cla__driver_error(CLA_CALL_enqueue_migrate, err);
   cl_int state = CL_COMPLETE;
   err = cla__wait_events(d->driver, 1, &event);
