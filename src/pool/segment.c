@@ -21,6 +21,7 @@ static void backing_release(cla_device *d, backing *b) {
   *b = (backing){0};
 }
 
+/* `mem` has to stay until the command has ended: a wait that fails for another reason says nothing about that. */
 static cla_status backing_commit(cla_device *d, cl_mem mem) {
   cl_event event = NULL;
   cl_int err =
@@ -30,6 +31,7 @@ static cla_status backing_commit(cla_device *d, cl_mem mem) {
   err = cla__wait_events(d->driver, 1, &event);
   if (err == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
     cla__get_event_info(d->driver, event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+  else if (err) cla__finish(d->driver, d->service->queue);
   cla__release_event(d->driver, event);
   if (err && state < 0 && cla__is_out_of_memory(state)) err = state;
   return err ? cla__driver_error(CLA_CALL_wait_events, err) : CLA_OK;
