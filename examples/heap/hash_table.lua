@@ -3,7 +3,8 @@
 -- Each work-item counts one key. It looks for the key in its chain, and puts a new node in front when there is none, by
 -- compare-and-swap of the chain's head; who loses the race looks only at what the winners have put in front. Heads and
 -- links are 32-bit references (cla_ref, cla_at), as not every device swaps 64 bits. They need the heap by name: a
--- CLA_HEAP parameter, for which the launch passes dev.heap. A last kernel empties the table.
+-- CLA_HEAP parameter, for which the launch passes dev.heap. cla_fence orders a node's contents and its reference for
+-- all work-items, which mem_fence does not promise. A last kernel empties the table.
 --
 -- You will see how long the chains are, a part of one as the host reads it, and at the end "the table is Lua's". The
 -- argument is the number of keys (20000).
@@ -15,8 +16,8 @@ local CHAINS = 1024 -- a power of two
 
 local SOURCE = [[
 typedef struct node {
-  uint next; /* a reference; never changes once others see the node */
-  uint key;
+  volatile uint next; /* a reference; never changes once others see the node */
+  volatile uint key;
   volatile uint count;
 } node;
 
@@ -41,7 +42,7 @@ kernel void count(CLA_HEAP heap, global const uint *keys, volatile global uint *
   bool is_counted = false;
   while (!is_counted) { /* another round only when another item has put a node in front */
     const uint now = *head;
-    mem_fence(CLK_GLOBAL_MEM_FENCE);
+    cla_fence();
     global node *n = find(heap, now, seen, key);
     seen = now;
     if (n) {
@@ -54,7 +55,7 @@ kernel void count(CLA_HEAP heap, global const uint *keys, volatile global uint *
         mine->key = key;
         mine->count = 1;
         mine->next = now;
-        mem_fence(CLK_GLOBAL_MEM_FENCE);
+        cla_fence();
       }
       is_counted = !mine || atomic_cmpxchg(head, now, cla_ref(heap, mine)) == now; /* without: counted by the heap */
     }

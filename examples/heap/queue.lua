@@ -40,10 +40,9 @@ kernel void produce(CLA_HEAP heap, uint first, volatile global uint *head, volat
   const uint mine = cla_ref(heap, r);
   atomic_inc(&totals[0]);
   atomic_add(&totals[1], 2 + n);
-  for (;;) { /* another round only when another item was faster */
+  for (;;) { /* another round only when another item was faster; what reads the records is another kernel */
     const uint now = *head;
     r->next = now;
-    mem_fence(CLK_GLOBAL_MEM_FENCE);
     if (atomic_cmpxchg(head, now, mine) == now) return;
   }
 }

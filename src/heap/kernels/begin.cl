@@ -16,12 +16,14 @@
  *   cla_usable_size(heap, p)          bytes of the live block at p, at least what was asked; 0: no live block there
  *   cla_ref(heap, p), cla_at(heap, r) pointer to 32-bit reference and back, 0 is null. For data that the host reads:
  *                                     1 + the offset, or above 4 GiB 1 + offset / 16
+ *   cla_fence()                       what the item reads and writes before comes before what it does afterwards, for all
+ *                                     items of the device; OpenCL 1.2's mem_fence says so for the item alone
  *   cla_malloc_at(heap, n, site), cla_calloc_at, cla_realloc_at, cla_aligned_alloc_at: `site`, a number of the
  *                                     caller's, is kept for the block while the heap keeps sites
  *
- * Handing a block to another item needs the fences that handing over any other global memory needs. Limits of others:
- * llvmpipe ends an item's loops after 65535 rounds in all, so a run of that many pages, or zeroing or moving a MiB at
- * once, is beyond it.
+ * A block is handed to another item of the same kernel as any other global memory is: cla_fence() before its address is
+ * published, and after it was read. Later kernels need nothing. Limits of others: llvmpipe ends an item's loops after
+ * 65535 rounds in all, so a run of that many pages, or zeroing or moving a MiB at once, is beyond it.
  *
  * How it works (the memory is described in heap_layout.h). A small block: one atomic add on a page's word reserves
  * slots, an atomic or on the page's bitmap takes them. A free: an atomic and, then a subtraction. Which page: the
@@ -53,6 +55,7 @@ static void cla_free(CLA_HEAP heap, __global void *p);
 static ulong cla_usable_size(CLA_HEAP heap, __global void *p);
 static uint cla_ref(CLA_HEAP heap, __global void *p);
 static __global void *cla_at(CLA_HEAP heap, uint ref);
+static void cla_fence(void);
 static __global void *cla_malloc_at(CLA_HEAP heap, ulong nbytes, uint site);
 static __global void *cla_calloc_at(CLA_HEAP heap, ulong n, ulong size, uint site);
 static __global void *cla_realloc_at(CLA_HEAP heap, __global void *p, ulong nbytes, uint site);
