@@ -27,6 +27,7 @@ typedef struct kernels {
   void (*take)(uint32_t *heap, void **blocks, uint32_t *sizes, uint32_t least, uint32_t most, uint32_t seed);
   uint32_t (*give)(uint32_t *heap, void **blocks, uint32_t *sizes, uint32_t step);
   uint32_t (*swap)(uint32_t *heap, void **blocks, uint32_t *sizes, uint32_t nrounds, uint32_t most, uint32_t seed);
+  void (*table)(uint32_t *heap, uint32_t *heads, uint32_t nchains, uint32_t nkeys, uint32_t nrounds, uint32_t seed);
   uint32_t (*can_have)(uint32_t *heap, uint32_t nbytes);
   void (*give_twice)(uint32_t *heap, void **blocks);
   uint32_t (*live)(uint32_t *heap, uint32_t nrounds, uint32_t most, uint32_t seed);
@@ -37,11 +38,13 @@ typedef struct kernels {
   uint32_t give_##name(uint32_t *heap, void **blocks, uint32_t *sizes, uint32_t step);                            \
   uint32_t swap_##name(uint32_t *heap, void **blocks, uint32_t *sizes, uint32_t nrounds, uint32_t most,           \
                        uint32_t seed);                                                                            \
+  void table_##name(uint32_t *heap, uint32_t *heads, uint32_t nchains, uint32_t nkeys, uint32_t nrounds,          \
+                    uint32_t seed);                                                                               \
   uint32_t can_have_##name(uint32_t *heap, uint32_t nbytes);                                                      \
   void give_twice_##name(uint32_t *heap, void **blocks);                                                          \
   uint32_t live_##name(uint32_t *heap, uint32_t nrounds, uint32_t most, uint32_t seed);                           \
-  static const kernels name = {#name,           take_##name,       give_##name, swap_##name,                      \
-                               can_have_##name, give_twice_##name, live_##name};
+  static const kernels name = {#name,        take_##name,     give_##name,       swap_##name,                     \
+                               table_##name, can_have_##name, give_twice_##name, live_##name};
 BUILD(warp)   /* as on NVIDIA */
 BUILD(scalar) /* as on other GPUs */
 BUILD(crowds) /* the same, and one item of a crowd looks for pages */
@@ -373,6 +376,8 @@ static void give_body(void) { h.ngood += under_test->give(h.words, h.blocks, h.s
 static void give_twice_body(void) { under_test->give_twice(h.words, h.blocks); }
 static void swap_body(void) { h.ngood += under_test->swap(h.words, h.blocks, h.sizes, h.a, h.b, h.c); }
 static void can_have_body(void) { h.ngood += under_test->can_have(h.words, h.a); }
+static uint32_t heads[64];
+static void table_body(void) { under_test->table(h.words, heads, h.a, h.b, h.sizes[0], h.c); }
 static void live_body(void) { h.ngood += under_test->live(h.words, h.a, h.b, h.c); }
 
 static uint32_t nulls(uint32_t n) {
@@ -464,6 +469,29 @@ static void test_swap(uint32_t seed) {
   CHECK(h.ngood == n && heap_is(h.nblocks));
   check_room(seed);
   give_all(n, 1, seed);
+  heap_done();
+}
+
+/* A hash table with chains that all items fill: each key is there once, and was counted as often as it came. */
+static void test_table(uint32_t seed) {
+  enum { ROUNDS = 6 };
+  const uint32_t n = 1 + seed * 31 % LANES_MOST, nchains = 1 + seed % 64, nkeys = 1 + seed * 7 % LANES_MOST;
+  bool is_known[LANES_MOST] = {false};
+  uint32_t nnodes = 0, sum = 0;
+  heap_open(UINT64_C(65536) << seed % 4, 1 + seed % 3);
+  memset(heads, 0, sizeof heads);
+  h.a = nchains, h.b = nkeys, h.sizes[0] = ROUNDS, h.c = seed;
+  CHECK(perform(table_body, n, seed));
+  for (uint32_t i = 0; i < nchains; i++)
+    for (uint32_t at = heads[i], next; at != 0 && nnodes < LANES_MOST; at = next) {
+      uint32_t *node = (uint32_t *)(h.payload + at - 1);
+      CHECK(node[1] < nkeys && node[1] % nchains == i && !is_known[node[1]]);
+      is_known[node[1]] = true, sum += node[2], next = node[0];
+      h.sizes[nnodes] = 12, h.blocks[nnodes] = node;
+      node[0] = nnodes++; /* as give wants it */
+    }
+  CHECK(sum == n * ROUNDS && h.nblocks == nnodes && heap_is(nnodes));
+  give_all(nnodes, 1, seed);
   heap_done();
 }
 
@@ -589,8 +617,8 @@ static void test_large(uint32_t seed) {
 }
 
 int main(int argc, char **argv) {
-  void (*const tests[])(uint32_t) = {test_one_size, test_sizes,    test_live,  test_swap, test_twice,
-                                     test_apart,    test_old_bits, test_again, test_large};
+  void (*const tests[])(uint32_t) = {test_one_size, test_sizes, test_live,     test_swap,  test_table,
+                                     test_twice,    test_apart, test_old_bits, test_again, test_large};
   const kernels *const builds[] = {&warp, &scalar, &crowds, &cpu};
   const uint32_t first = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 1,
                  last = argc > 2   ? (uint32_t)strtoul(argv[2], NULL, 0)

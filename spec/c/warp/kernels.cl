@@ -79,6 +79,43 @@ uint NAMED(swap)(CLA_HEAP heap, __global void **blocks, uint *sizes, uint nround
   return is_good;
 }
 
+/* Each item counts nrounds keys in a hash table with chains, whose nodes are of the heap: reference of the next, key,
+ * count. A node made in vain goes back at once. */
+void NAMED(table)(CLA_HEAP heap, cla__words heads, uint nchains, uint nkeys, uint nrounds, uint seed) {
+  uint dice = cla__mix(seed * 77u + get_global_id(0));
+  for (uint round = 0; round < nrounds; round++) {
+    const uint key = next(&dice) % nkeys;
+    cla__words head = heads + key % nchains, mine = 0;
+    uint seen = 0;
+    bool is_counted = false;
+    while (!is_counted) {
+      const uint now = *head;
+      cla__words found = 0;
+      for (uint at = now; at != seen && found == 0;) {
+        cla__words node = cla_at(heap, at);
+        if (node[1] == key) found = node;
+        at = node[0];
+      }
+      seen = now;
+      if (found != 0) {
+        atomic_inc(found + 2);
+        is_counted = true;
+      } else {
+        if (mine == 0) {
+          mine = cla_malloc(heap, 12);
+          played_born(heap, (__global void *)mine, 12);
+        }
+        mine[0] = now, mine[1] = key, mine[2] = 1u;
+        cla_fence();
+        is_counted = atomic_cmpxchg(head, now, cla_ref(heap, (__global void *)mine)) == now;
+        if (is_counted) mine = 0;
+      }
+    }
+    if (mine != 0) played_dies((__global void *)mine);
+    cla_free(heap, (__global void *)mine);
+  }
+}
+
 /* Is there a block of nbytes to be had? */
 uint NAMED(can_have)(CLA_HEAP heap, uint nbytes) {
   __global void *block = cla_malloc(heap, nbytes);
