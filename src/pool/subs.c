@@ -8,8 +8,8 @@
  * of fifty lines without this library; released newest first, any overlap is borne. So one that lies under a
  * later one is never dropped here, whatever the driver. Where the order matters (device->subs_are_ordered), making and
  * dropping are one step at a time, whatever overlaps a new one goes first if it can, and only kernel arguments are made of
- * them: that driver keeps the order between a buffer and its sub-buffers. For other drivers only what overlaps in part goes first: PoCL has shown stale contents through such pairs
- * (pocl#1969). */
+ * them: that driver keeps the order between a buffer and its sub-buffers. For other drivers only what overlaps in part
+ * goes first: PoCL has shown stale contents through such pairs (pocl#1969). */
 #include <stdlib.h>
 #include <string.h>
 
