@@ -116,25 +116,31 @@ typedef struct sim_edge {
   struct sim_edge *next_waiter; /* in needed->waiters */
 } sim_edge;
 
+/* What a command does besides its turn in the queue. */
+typedef struct sim_work {
+  cl_command_type type;
+  bool is_blocking;
+  const cl_mem *uses; /* nuses buffers */
+  size_t nuses;
+  const cl_mem *listed; /* of a migration: the caller's list, which NVIDIA's driver reads when the command runs */
+  void *zero_host;      /* a read */
+  size_t zero_nbytes;
+  sim_map *unmap; /* goes when it ends */
+} sim_work;
+
 struct _cl_event {
   sim_object o; /* holds its queue, or the context for a user event; held by its queue until it ends */
   cl_context context;
   cl_command_queue queue; /* NULL: a user event */
-  cl_command_type type;
-  cl_int status;       /* CL_SUBMITTED until it ends, then CL_COMPLETE or an error */
-  bool is_wait_failed; /* one of its wait list ended with an error */
-  uint32_t waits_left; /* == number of `needs` that have not ended */
+  sim_work work;          /* while it waits, its uses are its own and held */
+  cl_int status;          /* CL_SUBMITTED until it ends, then CL_COMPLETE or an error */
+  bool is_wait_failed;    /* one of its wait list ended with an error */
+  uint32_t waits_left;    /* == number of `needs` that have not ended */
   sim_edge *needs;
   sim_edge *waiters;
   cl_event next; /* behind it in the queue */
   sim_callback *callbacks;
   uint64_t queued_ns, start_ns, end_ns;
-  void *zero_host; /* what a read will find */
-  size_t zero_nbytes;
-  sim_map *unmap; /* goes when it ends */
-  cl_mem *uses;   /* nuses buffers, held */
-  size_t nuses;
-  const cl_mem *listed; /* NULL, or they have to be there still when it runs */
   cl_mem few_uses[SIM_INLINE_USES];
   uint64_t blocked_pass; /* the last demand() that found it out of reach */
   cl_event outer_goal;   /* what this one is wanted for, in demand() */
@@ -181,18 +187,6 @@ struct _cl_kernel {
   cl_mem *uses;      /* room for as many; filled by a launch */
   size_t nunset;     /* == number of values not set */
 };
-
-/* What a command does besides its turn in the queue. */
-typedef struct sim_work {
-  cl_command_type type;
-  bool is_blocking;
-  const cl_mem *uses;
-  size_t nuses;
-  const cl_mem *listed; /* of a migration: the caller's list, which NVIDIA's driver reads when the command runs */
-  void *zero_host;      /* a read */
-  size_t zero_nbytes;
-  sim_map *unmap;
-} sim_work;
 
 /* Is this a live handle of that kind? Without the lock. */
 static inline bool sim_is(const void *handle, sim_kind kind) {

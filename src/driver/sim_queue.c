@@ -88,16 +88,10 @@ static void complete_first(cl_command_queue q) {
   if (q->first == NULL) q->last = NULL;
   else if (q->first->waits_left == 0) make_ready(q);
   e->start_ns = dev->clock_ns;
-  const sim_work work = {.uses = e->uses,
-                         .nuses = e->nuses,
-                         .listed = e->listed,
-                         .zero_host = e->zero_host,
-                         .zero_nbytes = e->zero_nbytes,
-                         .unmap = e->unmap};
-  const cl_int status = perform(q, &work, e->is_wait_failed);
+  const cl_int status = perform(q, &e->work, e->is_wait_failed);
   e->end_ns = dev->clock_ns;
-  for (size_t i = 0; i < e->nuses; i++) cla__sim_drop(e->uses[i]);
-  if (e->uses != e->few_uses) free(e->uses);
+  for (size_t i = 0; i < e->work.nuses; i++) cla__sim_drop(e->work.uses[i]);
+  if (e->work.uses != e->few_uses) free((void *)e->work.uses);
   for (sim_edge *edge = e->needs, *next; edge != NULL; edge = next) {
     next = edge->next_need;
     cla__sim_drop(edge->needed);
@@ -249,7 +243,7 @@ static cl_event new_event(cl_command_queue q, cl_command_type type) {
   if (e == NULL) return NULL;
   e->context = q->context;
   e->queue = q;
-  e->type = type;
+  e->work.type = type;
   e->queued_ns = q->o.device->clock_ns;
   sim_hold(q);
   return e;
@@ -292,17 +286,14 @@ static cl_event append(cl_command_queue q, const sim_work *work, cl_uint nwait, 
     if (wait[i]->status < 0) e->is_wait_failed = true;
     if (!has_ended(wait[i]) && !add_edge(e, wait[i])) goto fail;
   }
-  e->uses = e->few_uses;
+  cl_mem *uses = e->few_uses;
   if (work->nuses > SIM_INLINE_USES) {
-    e->uses = malloc(work->nuses * sizeof *e->uses);
-    if (e->uses == NULL) goto fail;
+    uses = malloc(work->nuses * sizeof *uses);
+    if (uses == NULL) goto fail;
   }
-  e->nuses = work->nuses;
-  for (size_t i = 0; i < work->nuses; i++) sim_hold(e->uses[i] = work->uses[i]);
-  e->listed = work->listed;
-  e->zero_host = work->zero_host;
-  e->zero_nbytes = work->zero_nbytes;
-  e->unmap = work->unmap;
+  for (size_t i = 0; i < work->nuses; i++) sim_hold(uses[i] = work->uses[i]);
+  e->work = *work;
+  e->work.uses = uses;
   link_edges(e);
   sim_hold(e); /* the queue's */
   if (q->last != NULL) q->last->next = e;
@@ -357,7 +348,7 @@ cl_event cla__sim_create_user_event(cl_context c, cl_int *err) {
   cl_event e = cla__sim_new(c->o.device, SIM_EVENT);
   if (e != NULL) {
     e->context = c;
-    e->type = CL_COMMAND_USER;
+    e->work.type = CL_COMMAND_USER;
     e->status = CL_SUBMITTED;
     sim_hold(c);
   }
@@ -401,7 +392,7 @@ cl_int cla__sim_get_event_info(cl_event e, cl_event_info what, size_t size, void
   switch (what) {
   case CL_EVENT_COMMAND_EXECUTION_STATUS: return cla__sim_answer(&status, sizeof status, size, out, used);
   case CL_EVENT_REFERENCE_COUNT: return cla__sim_answer(&refs, sizeof refs, size, out, used);
-  case CL_EVENT_COMMAND_TYPE: return cla__sim_answer(&e->type, sizeof e->type, size, out, used);
+  case CL_EVENT_COMMAND_TYPE: return cla__sim_answer(&e->work.type, sizeof e->work.type, size, out, used);
   case CL_EVENT_COMMAND_QUEUE: return cla__sim_answer(&e->queue, sizeof e->queue, size, out, used);
   case CL_EVENT_CONTEXT: return cla__sim_answer(&e->context, sizeof e->context, size, out, used);
   default: return CL_INVALID_VALUE;
