@@ -17,6 +17,7 @@
 #include "heap_oracles.h"
 
 enum { WARP = 32, LANES_MOST = 4 * WARP, STACK = 64 << 10, STACKS_APART = 4 << 20, STEPS_MOST = 4000000 };
+enum { CHAINS_MOST = 64, BATCHES_MOST = 128 };
 #define STACKS    ((size_t)LANES_MOST * STACKS_APART) /* of address space */
 #define STACKS_AT 0x500000000000
 
@@ -316,7 +317,8 @@ static struct {
   uint32_t *owner; /* of each 16 bytes of payload: 0, or 1 + the block's first */
   void *blocks[LANES_MOST];
   uint32_t sizes[LANES_MOST];
-  uint32_t nblocks, ngood, a, b, c;
+  uint32_t nblocks, ngood, a, b, c, d;
+  uint32_t heads[CHAINS_MOST];
 } h;
 
 static const kernels *under_test;
@@ -376,8 +378,7 @@ static void give_body(void) { h.ngood += under_test->give(h.words, h.blocks, h.s
 static void give_twice_body(void) { under_test->give_twice(h.words, h.blocks); }
 static void swap_body(void) { h.ngood += under_test->swap(h.words, h.blocks, h.sizes, h.a, h.b, h.c); }
 static void can_have_body(void) { h.ngood += under_test->can_have(h.words, h.a); }
-static uint32_t heads[64];
-static void table_body(void) { under_test->table(h.words, heads, h.a, h.b, h.sizes[0], h.c); }
+static void table_body(void) { under_test->table(h.words, h.heads, h.a, h.b, h.d, h.c); }
 static void live_body(void) { h.ngood += under_test->live(h.words, h.a, h.b, h.c); }
 
 static uint32_t nulls(uint32_t n) {
@@ -403,6 +404,21 @@ static void give_all(uint32_t n, uint32_t step, uint32_t seed) {
   CHECK(perform(give_body, n, seed));
   CHECK(h.ngood == n && h.nblocks == before - (n - nulls(n)));
   CHECK(heap_is(h.nblocks));
+}
+
+/* What is taken in several batches, until it is given back. */
+static void *batches[BATCHES_MOST][LANES_MOST];
+static void keep_batch(uint32_t i) { memcpy(batches[i], h.blocks, sizeof h.blocks); }
+static void bring_batch(uint32_t i) { memcpy(h.blocks, batches[i], sizeof h.blocks); }
+
+static void take_batch(uint32_t i, uint32_t size, uint32_t seed) {
+  CHECK(take_all(LANES_MOST, size, size, seed) == 0);
+  keep_batch(i);
+}
+
+static void give_batch(uint32_t i, uint32_t seed) {
+  bring_batch(i);
+  give_all(LANES_MOST, 1, seed);
 }
 
 /* As many blocks of one size as the heap holds, no fewer, and everything back. */
@@ -475,15 +491,14 @@ static void test_swap(uint32_t seed) {
 /* A hash table with chains that all items fill: each key is there once, and was counted as often as it came. */
 static void test_table(uint32_t seed) {
   enum { ROUNDS = 6 };
-  const uint32_t n = 1 + seed * 31 % LANES_MOST, nchains = 1 + seed % 64, nkeys = 1 + seed * 7 % LANES_MOST;
+  const uint32_t n = 1 + seed * 31 % LANES_MOST, nchains = 1 + seed % CHAINS_MOST, nkeys = 1 + seed * 7 % LANES_MOST;
   bool is_known[LANES_MOST] = {false};
   uint32_t nnodes = 0, sum = 0;
   heap_open(UINT64_C(65536) << seed % 4, 1 + seed % 3);
-  memset(heads, 0, sizeof heads);
-  h.a = nchains, h.b = nkeys, h.sizes[0] = ROUNDS, h.c = seed;
+  h.a = nchains, h.b = nkeys, h.c = seed, h.d = ROUNDS;
   CHECK(perform(table_body, n, seed));
   for (uint32_t i = 0; i < nchains; i++)
-    for (uint32_t at = heads[i], next; at != 0 && nnodes < LANES_MOST; at = next) {
+    for (uint32_t at = h.heads[i], next; at != 0 && nnodes < LANES_MOST; at = next) {
       uint32_t *node = (uint32_t *)(h.payload + at - 1);
       CHECK(node[1] < nkeys && node[1] % nchains == i && !is_known[node[1]]);
       is_known[node[1]] = true, sum += node[2], next = node[0];
@@ -506,14 +521,15 @@ static void test_twice(uint32_t seed) {
   heap_done();
 }
 
+static uint32_t code_of(uint32_t page) { return cla__page_code(h.words[cla__page_word(page)]); }
+
 /* A page of the class that is the current one of two hints; NONE: there is none. */
 static uint32_t page_in_two_hints(uint32_t k) {
   const uint32_t *hints = h.words + h.plan.hints[k];
   for (uint32_t i = 0; i < h.plan.nhints[k]; i++)
     for (uint32_t j = 0; j < i; j++) {
       const uint32_t page = hints[4 * i];
-      if (page == hints[4 * j] && page < h.plan.npages && cla__page_code(h.words[cla__page_word(page)]) == k + 1)
-        return page;
+      if (page == hints[4 * j] && page < h.plan.npages && code_of(page) == k + 1) return page;
     }
   return CLA_HEAP_NONE;
 }
@@ -540,15 +556,8 @@ static void test_old_bits(uint32_t seed) {
   heap_open(UINT64_C(32) << 20, 16);
   enum { AT_ONCE = LANES_MOST / WARP, NTIMES = 64, NWARPS = AT_ONCE * NTIMES };
   const uint32_t size = (1u << h.plan.page_shift) / WARP; /* a page a warp */
-  static void *taken[NTIMES][LANES_MOST];
-  for (uint32_t i = 0; i < NTIMES; i++, play.first_warp += AT_ONCE) {
-    CHECK(take_all(LANES_MOST, size, size, seed) == 0);
-    memcpy(taken[i], h.blocks, sizeof h.blocks);
-  }
-  for (uint32_t i = 0; i < NTIMES; i++) {
-    memcpy(h.blocks, taken[i], sizeof h.blocks);
-    give_all(LANES_MOST, 1, seed);
-  }
+  for (uint32_t i = 0; i < NTIMES; i++, play.first_warp += AT_ONCE) take_batch(i, size, seed);
+  for (uint32_t i = 0; i < NTIMES; i++) give_batch(i, seed);
   play.first_warp = 0;
   for (uint32_t i = 0; i < NTIMES; i++, play.first_warp += AT_ONCE) take_all(LANES_MOST, size, size, seed);
   CHECK(h.nblocks == NWARPS * WARP);
@@ -567,25 +576,18 @@ static uint32_t page_of(const void *block) {
 /* On a GPU a page that another class took and gave up is its former hint's next page: there is no search. */
 static void test_again(uint32_t seed) {
   if (under_test == &cpu) return;
-  enum { SIZE = 64, OTHER = 128, TIMES_MOST = 64 };
-  static void *taken[TIMES_MOST][LANES_MOST];
+  enum { SIZE = 64, OTHER = 128 };
   heap_open(UINT64_C(1) << 20, 1);
   CHECK(take_all(1, SIZE, SIZE, seed) == 0);
-  const uint32_t page = page_of(h.blocks[0]), code = cla__page_code(h.words[cla__page_word(page)]);
+  const uint32_t page = page_of(h.blocks[0]), code = code_of(page);
   give_all(1, 1, seed);
   uint32_t ntimes = 0;
-  while (ntimes < TIMES_MOST && cla__page_code(h.words[cla__page_word(page)]) == code) {
-    CHECK(take_all(LANES_MOST, OTHER, OTHER, seed + ntimes) == 0);
-    memcpy(taken[ntimes++], h.blocks, sizeof h.blocks);
-  }
-  CHECK(cla__page_code(h.words[cla__page_word(page)]) != code);
-  while (ntimes > 0) {
-    memcpy(h.blocks, taken[--ntimes], sizeof h.blocks);
-    give_all(LANES_MOST, 1, seed);
-  }
+  for (; ntimes < 64 && code_of(page) == code; ntimes++) take_batch(ntimes, OTHER, seed + ntimes);
+  CHECK(code_of(page) != code);
+  while (ntimes > 0) give_batch(--ntimes, seed);
   CHECK(take_all(1, SIZE, SIZE, seed) == 0 && page_of(h.blocks[0]) == page);
   if (!CHECK(play.naccesses <= 24)) fprintf(stderr, "%llu accesses\n", (unsigned long long)play.naccesses);
-  CHECK(cla__page_code(h.words[cla__page_word(page)]) == code);
+  CHECK(code_of(page) == code);
   give_all(1, 1, seed);
   heap_done();
 }
@@ -593,20 +595,19 @@ static void test_again(uint32_t seed) {
 /* A heap of thousands of pages: all of it is to be had, twice, and is whole again. */
 static void test_large(uint32_t seed) {
   if (seed % 100 != 1) return;
-  static void *taken[128][LANES_MOST];
   heap_open(UINT64_C(32) << 20, 16);
   const uint32_t size = 1u << (h.plan.page_shift - 1), ntimes = 2 * h.plan.npages / LANES_MOST; /* two blocks a page */
   for (uint32_t round = 0; round < 2; round++) {
     h.a = h.b = size, h.c = seed;
     for (uint32_t i = 0; i < ntimes; i++) {
       CHECK(perform(take_body, LANES_MOST, seed + i) && nulls(LANES_MOST) == 0);
-      memcpy(taken[i], h.blocks, sizeof h.blocks);
+      keep_batch(i);
     }
     CHECK(heap_is(ntimes * LANES_MOST));
     CHECK(take_all(LANES_MOST, size, size, seed) == LANES_MOST);
     h.ngood = 0, h.a = round ? 77 : 1;
     for (uint32_t i = 0; i < ntimes; i++) {
-      memcpy(h.blocks, taken[i], sizeof h.blocks);
+      bring_batch(i);
       CHECK(perform(give_body, LANES_MOST, seed + i));
     }
     CHECK(h.ngood == ntimes * LANES_MOST && heap_is(0));

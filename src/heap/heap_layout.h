@@ -169,7 +169,7 @@ enum { /* a counter shard, 16 words; mallocs and frees are 64-bit */
 
 /* A GPU's large heap hands its pages out once from the top, page after page, in stripes: a counter each, the n-th page from
  * the top is of stripe n % STRIPES. */
-enum { CLA_HEAP_STRIPES = 8, CLA_HEAP_STRIPE_WORDS = 32 };
+enum { CLA_HEAP_STRIPES = 8, CLA_HEAP_STRIPE_WORDS = 32 /* a cache line */ };
 
 /* Word offsets of what comes first. */
 enum {

@@ -86,11 +86,11 @@ static uint cla_ref(CLA_HEAP heap, __global void *p) {
   return (uint)(((ulong)p - (ulong)cla__payload(heap)) >> cla__fixed(heap, CLA_HEAP_REF_SHIFT)) + 1u;
 }
 
-static void cla_fence(void) { cla__fence(); }
-
 static __global void *cla_at(CLA_HEAP heap, uint ref) {
   if (ref == 0u || heap == 0) return 0;
   return cla__payload(heap) + ((ulong)(ref - 1u) << cla__fixed(heap, CLA_HEAP_REF_SHIFT));
 }
+
+static void cla_fence(void) { cla__fence(); }
 
 #endif
